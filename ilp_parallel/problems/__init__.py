@@ -1,0 +1,1 @@
+"""Abstract problems: instance, solution and evaluation of each family; no solver code."""

@@ -1,0 +1,1 @@
+"""Adapters that run a Program on a solver; the solver itself is imported on first use."""

@@ -1,0 +1,32 @@
+"""What is done with the model: batch, sequence length, precision, optimizer, software."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal[
+    "megatron-fp16", "megatron-bf16", "deepspeed-bf16", "fsdp-fp32-master", "bf16-moments", "fp8"
+]
+Optimizer = Literal["adam", "sgd-momentum", "sgd"]
+Attention = Literal["flash", "unfused"]
+Stack = Literal["megatron", "deepspeed", "torchtitan"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One training job (pretraining)."""
+
+    global_batch: int  # sequences per optimizer step
+    sequence_length: int  # tokens
+    precision: Precision = "megatron-bf16"
+    optimizer: Optimizer = "adam"
+    attention: Attention = "flash"
+    stack: Stack = "megatron"
+    reserve_bytes: int | None = None  # context, communicators, fragmentation; None: modelled
+    tick_ns: int = 1000  # one integer tick of time
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step."""
+        return self.global_batch * self.sequence_length
