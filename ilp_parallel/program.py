@@ -87,8 +87,18 @@ class Program:
         )
 
     def activities(self, values: IntArray) -> IntArray:
-        """[rows] ``A @ values``, exactly (the caller keeps products below 2**63)."""
-        products = np.append(self.row_values * values[self.row_columns], 0)
+        """[rows] ``A @ values``, exactly.
+
+        Raises
+        ------
+        OverflowError
+            If a sum does not fit into 64 bits.
+        """
+        coefficients, factors = self.row_values, values[self.row_columns]
+        magnitude = np.abs(coefficients.astype(np.float64)) * np.abs(factors.astype(np.float64))
+        if magnitude.sum() >= INFINITY:  # int64 might wrap around: Python's integers instead
+            coefficients, factors = coefficients.astype(object), factors.astype(object)
+        products = np.append(coefficients * factors, 0)
         sums = np.add.reduceat(products, self.row_start[:-1]) if self.row_count else products[:0]
         return np.where(np.diff(self.row_start) > 0, sums, 0).astype(np.int64)
 
@@ -178,10 +188,10 @@ class ProgramBuilder:
 
     def build(self) -> Program:
         """The finished Program."""
-        cost, lower, upper, implied = (
-            np.concatenate([part[i] for part in self._column_parts]) for i in range(4)
-        )
         empty = np.zeros(0, dtype=np.int64)
+        cost, lower, upper, implied = (
+            np.concatenate([empty, *(part[i] for part in self._column_parts)]) for i in range(4)
+        )
         row_lower, row_upper = (
             np.concatenate([empty, *(part[i] for part in self._row_parts)]) for i in range(2)
         )
@@ -208,10 +218,11 @@ class ProgramBuilder:
         rows, columns, values = (
             np.concatenate([empty, *(part[i] for part in self._entries)]) for i in range(3)
         )
-        place, inverse = np.unique(rows * self._column_count + columns, return_inverse=True)
+        width = max(self._column_count, 1)
+        place, inverse = np.unique(rows * width + columns, return_inverse=True)
         summed = np.zeros(len(place), dtype=np.int64)
         np.add.at(summed, inverse, values)
         place, summed = place[summed != 0], summed[summed != 0]
-        rows, columns = np.divmod(place, self._column_count)
+        rows, columns = np.divmod(place, width)
         start = np.searchsorted(rows, np.arange(self._row_count + 1)).astype(np.int64)
         return start, columns, summed

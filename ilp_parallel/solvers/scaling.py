@@ -1,0 +1,106 @@
+r"""A Program in floating point, scaled by powers of two so that no digit is lost.
+
+A float solver accepts a row within an absolute tolerance of about 1e-6. Rows whose largest
+coefficient exceeds :data:`SCALED_MAXIMUM` are multiplied by :math:`2^{-k}`; with coefficients of
+1e11 (memory in bytes) the tolerance is then worth 0.1 to 0.2 units. The objective is treated alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ilp_parallel.errors import InputError
+from ilp_parallel.program import INFINITY
+
+if TYPE_CHECKING:
+    from ilp_parallel.program import IntArray, Program
+
+FloatArray = npt.NDArray[np.float64]
+
+SCALED_MAXIMUM = 2**20
+"""Largest coefficient left in a row or in the objective.
+
+A compromise: times the usual tolerance of 1e-6 it makes an error of one unit, and it stays within
+the span of coefficients that simplex codes handle well.
+"""
+
+LARGEST_EXACT = 2**53
+"""Integers up to here are exact as IEEE 754 doubles."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScaledModel:
+    """Float data of a Program; absent bounds are infinite.
+
+    The solver minimises ``cost @ x``; :meth:`unscaled` turns its values into the Program's.
+    """
+
+    cost: FloatArray  # [columns]
+    lower: FloatArray  # [columns]
+    upper: FloatArray  # [columns]
+    row_values: FloatArray  # [non-zeros]
+    row_lower: FloatArray  # [rows]
+    row_upper: FloatArray  # [rows]
+    cost_scale: float  # power of two; cost = cost_scale * the Program's cost
+    offset: int
+
+    def unscaled(self, value: float) -> float:
+        """Objective in the Program's units, offset included."""
+        return value / self.cost_scale + self.offset
+
+
+def scale(program: Program) -> ScaledModel:
+    """Float data of a Program.
+
+    Raises
+    ------
+    InputError
+        ``PROGRAM_TOO_LARGE_FOR_FLOATS`` if a number is not exact as a double.
+    """
+    _require_exact(program)
+    starts = program.row_start
+    sizes = np.diff(starts)
+    largest = np.zeros(program.row_count, dtype=np.int64)
+    filled = sizes > 0
+    if filled.any():
+        largest[filled] = np.maximum.reduceat(np.abs(program.row_values), starts[:-1][filled])
+    factor = _power_of_two(largest.astype(np.float64))
+    cost_scale = float(_power_of_two(np.array([np.abs(program.cost).max(initial=0)], float))[0])
+    return ScaledModel(
+        cost=program.cost.astype(np.float64) * cost_scale,
+        lower=_with_infinity(program.lower),
+        upper=_with_infinity(program.upper),
+        row_values=program.row_values.astype(np.float64) * np.repeat(factor, sizes),
+        row_lower=_with_infinity(program.row_lower) * factor,
+        row_upper=_with_infinity(program.row_upper) * factor,
+        cost_scale=cost_scale,
+        offset=program.offset,
+    )
+
+
+def _power_of_two(largest: FloatArray) -> FloatArray:
+    """Per entry the power of two that brings it down to SCALED_MAXIMUM; 1 if it is below."""
+    ratio = np.maximum(largest / SCALED_MAXIMUM, 1.0)
+    return np.exp2(-np.ceil(np.log2(ratio))).astype(np.float64)
+
+
+def _with_infinity(bounds: IntArray) -> FloatArray:
+    absent = np.abs(bounds) >= INFINITY
+    return np.where(absent, np.copysign(np.inf, bounds), bounds.astype(np.float64))
+
+
+def _require_exact(program: Program) -> None:
+    bounds = (program.lower, program.upper, program.row_lower, program.row_upper)
+    finite = [np.abs(b)[np.abs(b) < INFINITY].max(initial=0) for b in bounds]
+    values = [np.abs(v).max(initial=0) for v in (program.cost, program.row_values)]
+    largest = max(int(v) for v in (*finite, *values))
+    if largest > LARGEST_EXACT:
+        raise InputError(
+            "PROGRAM_TOO_LARGE_FOR_FLOATS",
+            f"{program.name} holds {largest}, above 2**53",
+            "use solver cp-sat",
+        )
