@@ -1,0 +1,206 @@
+"""CBC, through PuLP: a separate process that reads a file."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ilp_parallel.solvers.exact import Round, solve_exactly
+from ilp_parallel.solvers.outcome import Features
+from ilp_parallel.solvers.scaling import scale
+
+if TYPE_CHECKING:
+    import pulp
+
+    from ilp_parallel.program import Program
+    from ilp_parallel.solvers.exact import Request
+    from ilp_parallel.solvers.outcome import Outcome, SolveOptions
+    from ilp_parallel.solvers.scaling import ScaledModel
+
+PRECISE_TOLERANCE = 1e-9
+"""Primal and integrality tolerances after a point that the usual ones accepted in error."""
+
+OVERRUN_S = 1.0
+"""CBC looks at its clock only now and then; a larger overrun of the limit is noted."""
+
+_BOUND = re.compile(r"^(?:Lower bound|Best possible):?\s+(\S+)", re.MULTILINE)
+_STOPPED_ON_TIME = re.compile(r"^Result - Stopped on time|Exiting on maximum time", re.MULTILINE)
+
+
+class CbcSolver:
+    """Adapter for CBC; see :class:`ilp_parallel.solvers.outcome.Solver`.
+
+    PuLP waits for the process, so there is neither progress nor cancellation. The time limit is
+    CBC's own, in wall-clock time; it may overrun, which is then noted in the messages.
+    """
+
+    name = "cbc"
+    features = Features(
+        warm_start=True,
+        seed=True,
+        progress=False,
+        cancellation=False,
+        relaxation=True,
+        exact_integers=False,
+    )
+
+    def __call__(self, program: Program, options: SolveOptions) -> Outcome:
+        """Solve to proven optimality or until a limit."""
+        version = importlib.metadata.version("pulp")
+        return solve_exactly(self.name, version, self.features, _run, program, options)
+
+    def relaxation(self, program: Program) -> float | None:
+        """Value of the linear relaxation; None if infeasible, ``-inf`` if unbounded."""
+        import pulp
+
+        scaled = scale(program)
+        problem, columns = _problem(program, scaled)
+        with tempfile.TemporaryDirectory() as folder:
+            solver = _cbc(Path(folder), mip=False)
+            problem.solve(solver)
+        if problem.sol_status == pulp.LpSolutionInfeasible:
+            return None
+        if problem.sol_status == pulp.LpSolutionUnbounded:
+            return -np.inf
+        if problem.sol_status != pulp.LpSolutionOptimal:
+            raise RuntimeError(f"CBC left a relaxation with {problem.sol_status}")
+        return scaled.unscaled(float(scaled.cost @ _point(columns, scaled)))
+
+
+def _run(program: Program, request: Request) -> Round:
+    """One round of CBC."""
+    began = time.monotonic()
+    scaled = scale(program)
+    problem, columns = _problem(program, scaled)
+    if request.warm_start is not None:
+        for column, value in zip(columns, request.warm_start.tolist(), strict=False):
+            column.setInitialValue(value, check=False)
+    built = time.monotonic()
+    limit_s = request.time_left_s
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "cbc.log"
+        problem.solve(_cbc(Path(folder), mip=True, log=log, request=request))
+        text = log.read_text(errors="replace")
+    solve_s = time.monotonic() - built
+    claim, found, messages = _claim(problem, text)
+    if limit_s is not None and solve_s > limit_s + OVERRUN_S:
+        messages = (*messages, f"CBC took {solve_s:.1f} s of {limit_s:.1f} s allowed")
+    point = _point(columns, scaled) if found else None
+    return Round(
+        claim=claim,
+        point=point,
+        bound=_bound(claim, point, text, scaled),
+        build_s=built - began,
+        solve_s=solve_s,
+        messages=messages,
+    )
+
+
+def _problem(program: Program, scaled: ScaledModel) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
+    """The PuLP problem, offset left out; a row with two finite ends becomes two constraints."""
+    import pulp
+
+    problem = pulp.LpProblem("program", pulp.LpMinimize)
+    columns = [
+        pulp.LpVariable(
+            f"x{i}",
+            low if np.isfinite(low) else None,
+            high if np.isfinite(high) else None,
+            pulp.LpContinuous if implied else pulp.LpInteger,
+        )
+        for i, (low, high, implied) in enumerate(
+            zip(scaled.lower.tolist(), scaled.upper.tolist(), program.implied.tolist(), strict=True)
+        )
+    ]
+    problem.addVariables(columns)
+    problem.setObjective(pulp.LpAffineExpression(zip(columns, scaled.cost.tolist(), strict=True)))
+    for row in range(program.row_count):
+        place = slice(int(program.row_start[row]), int(program.row_start[row + 1]))
+        terms = [columns[i] for i in program.row_columns[place].tolist()]
+        entries = list(zip(terms, scaled.row_values[place].tolist(), strict=True))
+        for sense, limit in _sides(float(scaled.row_lower[row]), float(scaled.row_upper[row])):
+            problem.addConstraint(
+                pulp.LpConstraint(pulp.LpAffineExpression(entries), sense, rhs=limit)
+            )
+    return problem, columns
+
+
+def _sides(lower: float, upper: float) -> list[tuple[int, float]]:
+    """PuLP's sense (-1: <=, 0: =, 1: >=) and right-hand side of each finite end."""
+    if lower == upper:
+        return [(0, lower)]
+    ends = [(-1, upper), (1, lower)]
+    return [(sense, end) for sense, end in ends if np.isfinite(end)]
+
+
+def _cbc(
+    folder: Path, *, mip: bool, log: Path | None = None, request: Request | None = None
+) -> pulp.PULP_CBC_CMD:
+    """A silent CBC whose files live in ``folder``."""
+    import pulp
+
+    options = []
+    if request is not None:
+        options = [f"randomSeed {request.options.seed}", f"randomCbcSeed {request.options.seed}"]
+        if request.precise:
+            options += [f"primalTolerance {PRECISE_TOLERANCE}", "integerTolerance 1e-9"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PuLP announces that version 4 moves CBC elsewhere
+        solver = pulp.PULP_CBC_CMD(
+            mip=mip,
+            msg=False,
+            gapRel=0.0,
+            gapAbs=0.0,
+            options=options,
+            logPath=None if log is None else str(log),
+            timeLimit=None if request is None else request.time_left_s,
+            threads=request.options.threads if request and request.options.threads > 1 else None,
+            warmStart=request is not None and request.warm_start is not None,
+        )
+    solver.tmpDir = str(folder)
+    return solver
+
+
+def _point(columns: list[pulp.LpVariable], scaled: ScaledModel) -> np.ndarray:
+    values = [column.varValue for column in columns]
+    missing = np.clip(0.0, scaled.lower, scaled.upper)
+    return np.array(
+        [gap if value is None else value for value, gap in zip(values, missing, strict=True)]
+    )
+
+
+_Claim = Literal["optimal", "infeasible", "time_limit", "cancelled", "solver_limit"]
+
+
+def _claim(problem: pulp.LpProblem, text: str) -> tuple[_Claim, bool, tuple[str, ...]]:
+    """The claim, whether there is a point, and messages.
+
+    ``LpProblem.status`` says "optimal" for any incumbent; ``sol_status`` tells them apart. Neither
+    is trusted to tell infeasible from stopped, which the log does.
+    """
+    import pulp
+
+    stopped = bool(_STOPPED_ON_TIME.search(text))
+    found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    if stopped:
+        return "time_limit", found, ()
+    if problem.sol_status == pulp.LpSolutionOptimal:
+        return "optimal", True, ()
+    if problem.status == pulp.LpStatusInfeasible:
+        return "infeasible", False, ()
+    return "solver_limit", found, (f"CBC: {pulp.LpStatus[problem.status]}",)
+
+
+def _bound(claim: _Claim, point: np.ndarray | None, text: str, scaled: ScaledModel) -> float | None:
+    """The optimum where it is claimed; otherwise what the log says, if anything."""
+    if claim == "optimal" and point is not None:
+        return scaled.unscaled(float(scaled.cost @ point))
+    found = _BOUND.findall(text)
+    return scaled.unscaled(float(found[-1])) if found else None
