@@ -1,0 +1,1 @@
+"""Model, cluster, job and configuration turned into seconds and bytes."""

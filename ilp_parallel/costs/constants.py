@@ -1,0 +1,146 @@
+"""Every constant of the cost layer, with unit and source.
+
+*Measured* values come from the cited publication, *fitted* ones were chosen so that the iteration
+times named beside them come out, *assumed* ones are engineering judgement and the first to
+calibrate. ``docs/cost_model.md`` lists them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ilp_parallel.specs.job import Precision, Stack
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Share of the peak that a device generation reaches (all dimensionless, 0-1)."""
+
+    matmul: float  # of the matrix peak, for a matmul without edge effects
+    flash_forward: float  # of the bf16 matrix peak, counting causal work only
+    flash_backward: float
+    stream: float  # of the memory bandwidth, elementwise kernels
+
+
+EFFICIENCY: dict[str, Efficiency] = {
+    # fitted: nothing but the ratio to Ampere of published V100 GPT runs (125 TFLOP/s peak);
+    # flash attention 1/2 do not run on Volta, third-party kernels reach about this (assumed)
+    "volta": Efficiency(0.78, 0.40, 0.30, 0.80),
+    # matmul fitted on Korthikanti et al. 2022 (arXiv 2205.05198) table 5;
+    # flash: FlashAttention-2 (Dao 2023, arXiv 2307.08691) figures 4-6, A100: up to 73 % forward,
+    # 63 % backward at long sequences; taken a little below
+    "ampere": Efficiency(0.86, 0.62, 0.55, 0.85),
+    # matmul assumed: power-limited large matmuls of 650-750 of 989 TFLOP/s;
+    # flash: FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608): 1.5-2.0x FlashAttention-2's 35 %
+    "hopper": Efficiency(0.74, 0.58, 0.48, 0.87),
+    "blackwell": Efficiency(0.72, 0.55, 0.45, 0.87),  # assumed, as hopper
+}
+EFFICIENCY_UNKNOWN = Efficiency(0.70, 0.40, 0.35, 0.80)
+"""Assumed for a generation that is not listed."""
+
+FP8_MATMUL_FACTOR = 0.85
+"""Of the bf16 share at fp8: casts and scaling ride along (assumed)."""
+
+TILE_ROWS, TILE_COLUMNS = 128, 256
+"""Elements of one output tile of a large matmul, the common CUTLASS choice on Ampere and later
+(NVIDIA, "Matrix Multiplication Background User's Guide")."""
+
+HALF_WAVE = 0.5
+"""Waves of tiles lost on average to quantisation (same guide), a smooth stand-in."""
+
+INNER_HALF = 192.0
+"""Inner dimension, in elements, at which prologue and epilogue halve the rate (assumed)."""
+
+BATCHED_ATTENTION_SHARE = 0.55
+"""Of the matmul efficiency, for the unfused score matmuls with their short inner dimension head_dim
+(fitted with the full-recompute rows of Korthikanti et al. 2022 table 5)."""
+
+FLASH_SEQUENCE_HALF = 512.0
+"""Sequence length, in tokens, at which flash attention runs at half of its long-sequence rate
+(shape of FlashAttention-2 figures 4-6, assumed)."""
+
+FLASH_HEAD_DIM_FULL = 128
+"""Head dimension from which flash attention runs at full rate; smaller heads lose (assumed)
+``(head_dim / 128) ** 0.25``, about the 64-against-128 difference of FlashAttention-2 figure 5."""
+
+FLASH_BACKWARD_FACTOR = 2.5
+"""Backward over forward FLOPs of flash attention: five matmuls instead of two (Dao 2023)."""
+
+KERNEL_LAUNCH_S = 3.0e-6
+"""Seconds per kernel that no other work hides (assumed)."""
+
+COLLECTIVE_BASE_S = 8.0e-6
+"""Seconds to start a collective, beside the latency of its links (assumed)."""
+
+LINK_EFFICIENCY_INTRA = 0.78
+"""Share of the NVLink bandwidth NCCL reaches on large messages: about 230 of 300 GB/s on A100
+(NVIDIA nccl-tests, 8 x A100 bus bandwidth)."""
+
+LINK_EFFICIENCY_INTER = 0.85
+"""Share of the network bandwidth NCCL reaches on large messages (assumed)."""
+
+OVERLAP = 0.9
+"""Share of a collective that may hide behind compute when there is enough of it (assumed)."""
+
+INTERLEAVED_SEND_EXPOSED = 0.3
+"""Share of a pipeline send left exposed with interleaving, which overlaps sends with the work of
+other chunks (assumed); without interleaving all of it is exposed."""
+
+STREAM_FACTOR: dict[Stack, float] = {"megatron": 1.0, "torchtitan": 1.1, "deepspeed": 1.6}
+"""Memory traffic of elementwise work over the fused minimum (assumed): hand-fused, compiled,
+eager."""
+
+STORED_GATE_COPIES: dict[Stack, int] = {"megatron": 0, "torchtitan": 0, "deepspeed": 1}
+"""Extra stored copies of the gated product's factor: unfused silu keeps its own output."""
+
+BUCKET_BYTES: dict[Stack, int] = {"megatron": 0, "torchtitan": 0, "deepspeed": 2_000_000_000}
+"""Communication buckets when data parallel: Megatron-LM communicates in place; DeepSpeed keeps
+reduce and all-gather buckets of 5e8 two-byte elements each (its documented defaults)."""
+
+CONTEXT_BYTES = 700 * 2**20
+"""CUDA context, kernels and library workspaces (assumed; idle processes show 0.5-0.8 GiB)."""
+
+COMMUNICATOR_BYTES = 256 * 2**20
+"""Buffers of one communicator per parallel dimension in use (assumed)."""
+
+FRAGMENTATION_SHARE = 0.03
+"""Of the device memory, lost to the caching allocator (assumed)."""
+
+VOCAB_MULTIPLE = 128
+"""The vocabulary is padded to a multiple of this times the tensor degree
+(Megatron-LM ``--make-vocab-size-divisible-by``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Bytes per parameter of a precision recipe."""
+
+    weight: float  # kept weights, copies for fp8 included
+    gradient: float  # accumulated gradient, also what is communicated
+    master: float  # held by the optimizer: fp32 weights (and fp32 gradients)
+    moment: float  # per optimizer moment
+    gathered: float  # one gathered copy of a sharded weight, also what ZeRO 3 communicates
+    refreshed: float  # a weight as sent after the optimizer step (ZeRO 1 and 2)
+    cast: float  # temporary compute copy of one layer's weights
+
+
+RECIPES: dict[Precision, Recipe] = {
+    # Megatron-LM docs/source/api-guide/dist_optimizer.md: 20, or 4 + 16/d
+    "megatron-fp16": Recipe(2, 2, 8, 4, 2, 2, 0),
+    # same page: 18, or 6 + 12/d
+    "megatron-bf16": Recipe(2, 4, 4, 4, 2, 2, 0),
+    # Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054) section 3.1: 2 + 2 + 12
+    "deepspeed-bf16": Recipe(2, 2, 4, 4, 2, 2, 0),
+    # fp32 weights are the master; cast to bf16 layer by layer, gradients reduced in fp32
+    "fsdp-fp32-master": Recipe(4, 4, 0, 4, 2, 4, 2),
+    # DeepSeek-V3 (arXiv 2412.19437) section 3.3.2: bf16 moments, fp32 master and gradients
+    "bf16-moments": Recipe(2, 4, 4, 2, 2, 2, 0),
+    # as megatron-bf16, plus the fp8 copy of each weight and its transpose (one byte each)
+    "fp8": Recipe(4, 4, 4, 4, 2, 2, 0),
+}
+MOMENTS = {"adam": 2, "sgd-momentum": 1, "sgd": 0}
+"""Moments an optimizer keeps per parameter."""

@@ -1,0 +1,111 @@
+"""How long work takes on one device and on the links it really uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ilp_parallel.costs import constants as c
+from ilp_parallel.errors import InputError
+
+if TYPE_CHECKING:
+    from ilp_parallel.specs.cluster import ClusterSpec, MatrixPrecision
+    from ilp_parallel.specs.job import JobSpec, Precision
+
+MATRIX_PRECISION: dict[Precision, MatrixPrecision] = {"megatron-fp16": "fp16", "fp8": "fp8"}
+"""Matrix precision of a recipe; bf16 where not named."""
+
+
+def exposed_s(traffic_s: float, hiding_s: float) -> float:
+    """Seconds of traffic that remain visible beside ``hiding_s`` seconds of compute."""
+    return traffic_s - min(c.OVERLAP * traffic_s, max(hiding_s, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that run a collective: their ring bandwidth per rank and the latency of one pass."""
+
+    ranks: int
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+    def gather_s(self, size_bytes: float) -> float:
+        """All-gather (or reduce-scatter) of ``size_bytes`` in total over the group."""
+        if self.ranks == 1 or size_bytes == 0:
+            return 0.0
+        share = (self.ranks - 1) / self.ranks
+        return (
+            c.COLLECTIVE_BASE_S + self.latency_s + share * size_bytes / self.bandwidth_bytes_per_s
+        )
+
+    def all_reduce_s(self, size_bytes: float) -> float:
+        """All-reduce of ``size_bytes`` per rank: a reduce-scatter and an all-gather."""
+        return 2.0 * self.gather_s(size_bytes)
+
+
+class Machine:
+    """Rates of a cluster's device under a job's precision and software stack."""
+
+    def __init__(self, cluster: ClusterSpec, job: JobSpec) -> None:
+        device = cluster.device
+        precision = MATRIX_PRECISION.get(job.precision, "bf16")
+        peak = device.peak_flops.get(precision)
+        if peak is None:
+            known = "/".join(sorted(device.peak_flops))
+            raise InputError(
+                "PRECISION_NOT_SUPPORTED",
+                f"{device.name} has no {precision} matrix units (it has {known})",
+                f"use another --precision than {job.precision}",
+            )
+        efficiency = c.EFFICIENCY.get(device.generation, c.EFFICIENCY_UNKNOWN)
+        half = device.peak_flops.get("bf16") or device.peak_flops.get("fp16") or peak
+        factor = c.FP8_MATMUL_FACTOR if precision == "fp8" else 1.0
+        self.peak_flops = peak
+        self.matmul_flops = peak * efficiency.matmul * factor
+        self.batched_flops = half * efficiency.matmul * c.BATCHED_ATTENTION_SHARE
+        self.flash_forward_flops = half * efficiency.flash_forward
+        self.flash_backward_flops = half * efficiency.flash_backward
+        self.stream_bytes_per_s = device.memory_bandwidth_bytes_per_s * efficiency.stream
+        self.stream_factor = c.STREAM_FACTOR[job.stack]
+        self.matrix_bytes = 1 if precision == "fp8" else 2
+        self.lost_tiles = c.HALF_WAVE * device.processors
+        self.intra_bytes_per_s = cluster.intra.bandwidth_bytes_per_s * c.LINK_EFFICIENCY_INTRA
+        self.inter_bytes_per_s = cluster.inter.bandwidth_bytes_per_s * c.LINK_EFFICIENCY_INTER
+        self.intra_latency_s = cluster.intra.latency_s
+        self.inter_latency_s = cluster.inter.latency_s
+        self.devices_per_node = cluster.devices_per_node
+
+    def matmul_s(self, rows: float, columns: float, inner: float) -> float:
+        """One ``rows x inner`` by ``inner x columns`` product: compute or operand traffic."""
+        tiles = rows * columns / (c.TILE_ROWS * c.TILE_COLUMNS)
+        share = tiles / (tiles + self.lost_tiles) * inner / (inner + c.INNER_HALF)
+        compute = 2.0 * rows * columns * inner / (self.matmul_flops * share)
+        operands = self.matrix_bytes * (rows + columns) * inner + 2.0 * rows * columns
+        return max(compute, operands / self.stream_bytes_per_s) + c.KERNEL_LAUNCH_S
+
+    def stream_s(self, traffic_bytes: float, kernels: int) -> float:
+        """Memory-bound kernels that move ``traffic_bytes`` in all (fused minimum)."""
+        traffic = traffic_bytes * self.stream_factor
+        return traffic / self.stream_bytes_per_s + kernels * c.KERNEL_LAUNCH_S
+
+    def inside_node(self, block: int, devices: int) -> bool:
+        """Whether every aligned block of consecutive ranks stays inside one node."""
+        node = self.devices_per_node
+        return block <= node and (node % block == 0 or devices <= node)
+
+    def group(self, ranks: int, stride: int, devices: int) -> Group:
+        """Ranks ``stride`` apart, as tensor (stride 1) and data (stride t) groups are.
+
+        A ring that leaves its node uses one network card per member inside the node.
+        """
+        if self.inside_node(ranks * stride, devices):
+            latency = (ranks - 1) * self.intra_latency_s
+            return Group(ranks, self.intra_bytes_per_s, latency)
+        members = max(1, min(ranks, self.devices_per_node // stride))
+        nodes = -(-ranks // members)
+        bandwidth = self.inter_bytes_per_s * members
+        if members > 1:
+            bandwidth = min(self.intra_bytes_per_s, bandwidth)
+        hops = (nodes - 1).bit_length()  # tree over the nodes
+        latency = (members - 1) * self.intra_latency_s + hops * self.inter_latency_s
+        return Group(ranks, bandwidth, latency)

@@ -1,0 +1,289 @@
+"""The cost model: a configuration's layer table and stage costs, in seconds and bytes.
+
+Everything is memoised on exactly what it depends on: a block's work on (tensor, microbatch,
+sequence parallelism), ZeRO on (tensor, data, pipeline), so that a configuration costs a few numpy
+operations. The same inputs always give bit-identical numbers. ``docs/cost_model.md`` explains all
+terms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ilp_parallel.configuration import RECOMPUTE_SETS, ZERO_VARIANTS, Strategy
+from ilp_parallel.costs import constants as c
+from ilp_parallel.costs.ends import EndTail, EndWork, end_tail, end_work
+from ilp_parallel.costs.hardware import Group, Machine
+from ilp_parallel.costs.layer import FloatArray, LayerCosting, LayerPart
+from ilp_parallel.costs.shapes import RankShapes, rank_shapes
+from ilp_parallel.costs.states import StateCosting, ZeroPart, zero_part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ilp_parallel.configuration import Configuration
+    from ilp_parallel.costs.breakdown import Prediction
+    from ilp_parallel.plan import Plan
+    from ilp_parallel.specs.cluster import ClusterSpec
+    from ilp_parallel.specs.job import JobSpec
+    from ilp_parallel.specs.model import ModelSpec
+
+_ALL = tuple(Strategy(zero, modules) for zero in ZERO_VARIANTS for modules in RECOMPUTE_SETS)
+_REPLICATED = _ALL[: len(RECOMPUTE_SETS)]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """One block on one rank under every strategy; float64 arrays ``[K]``."""
+
+    strategies: tuple[Strategy, ...]
+    forward_s: FloatArray  # per microbatch
+    backward_s: FloatArray  # per microbatch, recomputation included
+    tail_s: FloatArray  # once per step
+    state_bytes: FloatArray
+    activation_bytes: FloatArray  # per microbatch alive
+    transient_bytes: FloatArray  # the largest of a device counts once
+
+
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """What no layer decides, per rank. ``V = pipeline * chunks`` virtual stages, ``p`` groups."""
+
+    fixed_forward_s: FloatArray  # [V]
+    fixed_backward_s: FloatArray  # [V]
+    fixed_tail_s: FloatArray  # [p]
+    fixed_bytes: FloatArray  # [p]
+    cut_s: FloatArray  # [V - 1] one-way exposed delay of the cut j | j+1
+    capacity_bytes: int  # usable per device
+
+
+class CostModel:
+    """Prices configurations of one model on one cluster for one job.
+
+    Parameters
+    ----------
+    model, cluster, job
+        What is trained, where and how.
+
+    Raises
+    ------
+    InputError
+        ``PRECISION_NOT_SUPPORTED`` if the device lacks the recipe's matrix precision.
+    """
+
+    def __init__(self, model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
+        self.model = model
+        self.cluster = cluster
+        self.job = job
+        self.machine = Machine(cluster, job)
+        self.states = StateCosting(job, self.machine)
+        self._shapes: dict[int, RankShapes] = {}
+        self._layers: dict[tuple[int, int, bool], LayerPart] = {}
+        self._ends: dict[tuple[int, int, bool], EndWork] = {}
+        self._zeros: dict[tuple[int, int, int], ZeroPart] = {}
+        self._tails: dict[tuple[int, int, int], EndTail] = {}
+        self._crossings: dict[tuple[int, int], FloatArray] = {}
+
+    def strategies(self, configuration: Configuration) -> tuple[Strategy, ...]:
+        """Strategies a layer may choose from, recomputation varying fastest.
+
+        Every ZeRO variant with every recomputation set; without data parallelism ``0`` alone.
+        """
+        return _ALL if configuration.data > 1 else _REPLICATED
+
+    def layer_table(self, configuration: Configuration) -> LayerTable:
+        """Price one block under every strategy of ``configuration``."""
+        layer, zero = self.layer_part(configuration), self.zero_part(configuration)
+        compute_s = layer.forward.compute_s
+        hiding_s = layer.backward.compute_s + layer.recompute_s
+        forward_s = layer.forward.total_s + _exposed(zero.forward_traffic_s, compute_s)
+        backward_s = (layer.backward.total_s + layer.recompute_s) + _exposed(
+            zero.backward_traffic_s[:, None], hiding_s
+        )
+        once_s = zero.optimizer_s + _exposed(zero.next_forward_traffic_s, compute_s)
+        tail_s = once_s[:, None] + _exposed(zero.last_backward_traffic_s[:, None], hiding_s)
+        sets, variants = len(RECOMPUTE_SETS), len(zero.variants)
+        transient = zero.transient_bytes[:, None] + layer.transient_bytes
+        return LayerTable(
+            strategies=self.strategies(configuration),
+            forward_s=np.repeat(forward_s, sets),
+            backward_s=backward_s.ravel(),
+            tail_s=tail_s.ravel(),
+            state_bytes=np.repeat(zero.state_bytes, sets),
+            activation_bytes=np.tile(layer.activation_bytes, variants),
+            transient_bytes=transient.ravel(),
+        )
+
+    def stage_costs(self, configuration: Configuration, in_flight: Sequence[int]) -> StageCosts:
+        """Price what no layer decides.
+
+        Parameters
+        ----------
+        configuration
+            The configuration.
+        in_flight
+            ``[p]``: microbatches alive at once on each device group, for the buffers of the first
+            and the last virtual stage.
+        """
+        work, tail = self.end_work(configuration), self.end_tail(configuration)
+        p = configuration.pipeline
+        virtual = p * configuration.chunks
+        forward, backward = np.zeros(virtual), np.zeros(virtual)
+        forward[0] += work.embedding_forward_s
+        backward[0] += work.embedding_backward_s
+        forward[-1] += work.head_forward_s
+        backward[-1] += work.head_backward_s
+        once = np.zeros(p)
+        once[0] += tail.embedding_s
+        once[-1] += tail.head_s
+        if p > 1:
+            once[0] += tail.tied_s
+            once[-1] += tail.tied_s
+        fixed = np.full(p, self.buffer_bytes(configuration))
+        fixed[0] += tail.embedding.total + in_flight[0] * work.embedding_bytes
+        fixed[-1] += (
+            tail.head.total + in_flight[p - 1] * work.head_bytes + work.head_transient_bytes
+        )
+        return StageCosts(
+            fixed_forward_s=forward,
+            fixed_backward_s=backward,
+            fixed_tail_s=once,
+            fixed_bytes=fixed,
+            cut_s=self._cut_s(configuration, work.boundary_bytes),
+            capacity_bytes=self.capacity_bytes(configuration),
+        )
+
+    def terms(self, plan: Plan) -> Prediction:
+        """Break a plan's step time and memory down by stage and term."""
+        from ilp_parallel.costs.breakdown import predict
+
+        return predict(self, plan)
+
+    def reserve_bytes(self, configuration: Configuration) -> tuple[int, int, int]:
+        """Bytes of a device no plan may use: context, communicators, fragmentation allowance.
+
+        An explicit ``job.reserve_bytes`` stands for all three and is given as the first.
+        """
+        if self.job.reserve_bytes is not None:
+            return self.job.reserve_bytes, 0, 0
+        degrees = (configuration.pipeline, configuration.tensor, configuration.data)
+        communicators = sum(degree > 1 for degree in degrees) * c.COMMUNICATOR_BYTES
+        fragmentation = int(c.FRAGMENTATION_SHARE * self.cluster.device.memory_bytes)
+        return c.CONTEXT_BYTES, communicators, fragmentation
+
+    def capacity_bytes(self, configuration: Configuration) -> int:
+        """Usable bytes of a device."""
+        return self.cluster.device.memory_bytes - sum(self.reserve_bytes(configuration))
+
+    def buffer_bytes(self, configuration: Configuration) -> float:
+        """Communication buckets, and one boundary tensor each way between stages."""
+        buckets = c.BUCKET_BYTES[self.job.stack] if configuration.data > 1 else 0
+        boundary = self.end_work(configuration).boundary_bytes
+        return buckets + (2.0 * boundary if configuration.pipeline > 1 else 0.0)
+
+    def layer_part(self, configuration: Configuration) -> LayerPart:
+        """A block's time and activations, whatever ZeRO does."""
+        key = (configuration.tensor, configuration.microbatch, configuration.sequence_parallel)
+        part = self._layers.get(key)
+        if part is None:
+            part = self._layers[key] = self._costing(configuration).part()
+        return part
+
+    def end_work(self, configuration: Configuration) -> EndWork:
+        """Embedding and head, per microbatch."""
+        key = (configuration.tensor, configuration.microbatch, configuration.sequence_parallel)
+        part = self._ends.get(key)
+        if part is None:
+            part = self._ends[key] = end_work(self._costing(configuration))
+        return part
+
+    def zero_part(self, configuration: Configuration) -> ZeroPart:
+        """A block's states and ZeRO traffic before overlap."""
+        key = (configuration.tensor, configuration.data, configuration.pipeline)
+        part = self._zeros.get(key)
+        if part is None:
+            parameters = float(self.shapes(configuration.tensor).layer_parameters)
+            part = zero_part(self.states, parameters, self.data_group(configuration))
+            self._zeros[key] = part
+        return part
+
+    def end_tail(self, configuration: Configuration) -> EndTail:
+        """Embedding's and head's states and once-per-step time."""
+        key = (configuration.tensor, configuration.data, configuration.pipeline)
+        part = self._tails.get(key)
+        if part is None:
+            inside = self.machine.inside_node(configuration.devices, configuration.devices)
+            ends = self._link(inside)
+            part = end_tail(
+                self.states,
+                self.model,
+                self.shapes(configuration.tensor),
+                self.data_group(configuration),
+                ends,
+                configuration.pipeline,
+            )
+            self._tails[key] = part
+        return part
+
+    def shapes(self, tensor: int) -> RankShapes:
+        """What one rank holds at a tensor degree."""
+        if tensor not in self._shapes:
+            self._shapes[tensor] = rank_shapes(self.model, tensor)
+        return self._shapes[tensor]
+
+    def data_group(self, configuration: Configuration) -> Group:
+        """The data-parallel ranks of a stage: ``d`` of them, ``t`` apart."""
+        return self.machine.group(configuration.data, configuration.tensor, configuration.devices)
+
+    def _costing(self, configuration: Configuration) -> LayerCosting:
+        tensor = configuration.tensor
+        return LayerCosting(
+            model=self.model,
+            job=self.job,
+            machine=self.machine,
+            shapes=self.shapes(tensor),
+            group=self.machine.group(tensor, 1, self.cluster.devices),
+            microbatch=configuration.microbatch,
+            sequence_parallel=configuration.sequence_parallel and tensor > 1,
+        )
+
+    def _link(self, inside: bool) -> Group:
+        """Two devices, in one node or not."""
+        machine = self.machine
+        if inside:
+            return Group(2, machine.intra_bytes_per_s, machine.intra_latency_s)
+        return Group(2, machine.inter_bytes_per_s, machine.inter_latency_s)
+
+    def _cut_s(self, configuration: Configuration, boundary_bytes: float) -> FloatArray:
+        """One-way exposed delay of every cut between virtual stages."""
+        p, block = configuration.pipeline, configuration.tensor * configuration.data
+        cuts = p * configuration.chunks - 1
+        if cuts == 0:
+            return np.zeros(0)
+        crosses = self._crossings.get((p, block))
+        if crosses is None:
+            crosses = self._crossings[p, block] = self._crossing(p, block)
+        inside, outside = self._link(True), self._link(False)
+        near = inside.latency_s + boundary_bytes / inside.bandwidth_bytes_per_s
+        far = outside.latency_s + boundary_bytes / outside.bandwidth_bytes_per_s
+        share = c.INTERLEAVED_SEND_EXPOSED if configuration.chunks > 1 else 1.0
+        delay = (near + crosses * (far - near)) * share
+        return np.tile(delay, configuration.chunks)[:cuts]
+
+    def _crossing(self, pipeline: int, block: int) -> FloatArray:
+        """[p] 1.0 where the link from device group s to the next (cyclically) leaves a node."""
+        node = self.machine.devices_per_node
+        starts = np.arange(pipeline, dtype=np.int64) * block
+        leaves = starts // node != (starts + 2 * block - 1) // node
+        leaves[-1] = pipeline * block > node
+        crossing: FloatArray = leaves.astype(np.float64)
+        return crossing
+
+
+def _exposed(traffic_s: FloatArray, hiding_s: float | FloatArray) -> FloatArray:
+    """Seconds of traffic that remain visible beside ``hiding_s`` seconds of compute."""
+    hidden: FloatArray = np.minimum(c.OVERLAP * traffic_s, hiding_s)
+    return traffic_s - hidden

@@ -1,0 +1,129 @@
+"""Weights, gradients and optimizer states: bytes, and the traffic and work they cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ilp_parallel.configuration import ZERO_VARIANTS
+from ilp_parallel.costs.constants import MOMENTS, RECIPES
+
+if TYPE_CHECKING:
+    from ilp_parallel.configuration import Zero
+    from ilp_parallel.costs.hardware import Group, Machine
+    from ilp_parallel.costs.layer import FloatArray
+    from ilp_parallel.specs.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Persistent bytes of some parameters on one rank."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """Bytes of all three."""
+        return self.weights + self.gradients + self.optimizer
+
+
+class StateCosting:
+    """Prices parameters under a precision recipe and an optimizer."""
+
+    def __init__(self, job: JobSpec, machine: Machine) -> None:
+        self.recipe = RECIPES[job.precision]
+        self._optimizer_bytes = self.recipe.master + MOMENTS[job.optimizer] * self.recipe.moment
+        self._machine = machine
+
+    def state(self, parameters: float, zero: Zero, ranks: int) -> StateBytes:
+        """Bytes kept for ``parameters`` of a rank, sharded over ``ranks`` as ``zero`` says."""
+        r = self.recipe
+        whole = StateBytes(
+            parameters * r.weight, parameters * r.gradient, parameters * self._optimizer_bytes
+        )
+        if zero == "0":
+            return whole
+        optimizer = whole.optimizer / ranks
+        if zero in ("1", "2-buffer"):
+            return StateBytes(whole.weights, whole.gradients, optimizer)
+        gradients = whole.gradients / ranks
+        if zero == "2-scatter":
+            return StateBytes(whole.weights, gradients, optimizer)
+        kept = parameters * r.gathered if zero == "3-keep" else 0.0
+        return StateBytes(whole.weights / ranks + kept, gradients, optimizer)
+
+    def transient_bytes(self, parameters: float, zero: Zero) -> float:
+        """Buffers of one layer: whole gradient before scattering, two gathered layers, casts."""
+        r = self.recipe
+        if zero in ("0", "1", "2-buffer"):
+            return parameters * r.cast
+        if zero == "2-scatter":
+            return parameters * (r.gradient + r.cast)
+        gathered = 2 * r.gathered if zero == "3-regather" else 0.0
+        return parameters * (r.gradient + gathered)
+
+    def optimizer_s(self, parameters: float, zero: Zero, ranks: int) -> float:
+        """Optimizer step, by memory traffic.
+
+        Each rank reads its gradients twice (norm, step), reads and writes what the optimizer holds
+        and writes the weights (reads them too where they are the master copy); whoever keeps whole
+        gradients clears all of them.
+        """
+        r = self.recipe
+        weight = r.weight if r.master else 2 * r.weight
+        step = parameters * (2 * r.gradient + 2 * self._optimizer_bytes + weight)
+        clear = parameters * r.gradient
+        if zero != "0":
+            step /= ranks
+        if zero in ("2-scatter", "3-keep", "3-regather"):
+            clear /= ranks
+        return (step + clear) / self._machine.stream_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroPart:
+    """What ZeRO decides for one block. Arrays ``[Z]`` over the variants; traffic is not yet hidden.
+
+    Seconds of traffic by where it may hide: in each forward, in each backward, in the backward of
+    the last microbatch, in the forward of the next step's first microbatch.
+    """
+
+    variants: tuple[Zero, ...]
+    state_bytes: FloatArray
+    transient_bytes: FloatArray
+    forward_traffic_s: FloatArray
+    backward_traffic_s: FloatArray
+    last_backward_traffic_s: FloatArray
+    next_forward_traffic_s: FloatArray
+    optimizer_s: FloatArray
+
+
+def zero_part(costing: StateCosting, parameters: float, group: Group) -> ZeroPart:
+    """Price every variant for one block's ``parameters`` on the data-parallel ``group``."""
+    variants = ZERO_VARIANTS if group.ranks > 1 else ZERO_VARIANTS[:1]
+    recipe, ranks = costing.recipe, group.ranks
+    scatter = group.gather_s(parameters * recipe.gradient)
+    gather = group.gather_s(parameters * recipe.gathered)
+    refresh = group.gather_s(parameters * recipe.refreshed)
+    last = {"0": 2 * scatter, "1": scatter, "2-buffer": scatter}
+    backward = {"2-scatter": scatter, "3-keep": scatter, "3-regather": scatter + gather}
+    forward = {"3-keep": gather, "3-regather": gather}
+    following = {"1": refresh, "2-buffer": refresh, "2-scatter": refresh}
+
+    def array(values: list[float]) -> FloatArray:
+        return np.array(values, dtype=np.float64)
+
+    return ZeroPart(
+        variants=variants,
+        state_bytes=array([costing.state(parameters, z, ranks).total for z in variants]),
+        transient_bytes=array([costing.transient_bytes(parameters, z) for z in variants]),
+        forward_traffic_s=array([forward.get(z, 0.0) for z in variants]),
+        backward_traffic_s=array([backward.get(z, 0.0) for z in variants]),
+        last_backward_traffic_s=array([last.get(z, 0.0) for z in variants]),
+        next_forward_traffic_s=array([following.get(z, 0.0) for z in variants]),
+        optimizer_s=array([costing.optimizer_s(parameters, z, ranks) for z in variants]),
+    )
