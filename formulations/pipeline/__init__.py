@@ -1,0 +1,1 @@
+"""Formulations of the pipeline family, one file per formulation."""
