@@ -302,13 +302,38 @@ def test_zigzag_is_no_bound_for_other_orders() -> None:
 
 
 def test_delta_is_needed() -> None:
-    """A slow forward before fast stages: the bound without delta would be wrong."""
-    times = StageTimes(3, np.array([10, 0, 0]), np.zeros(3, dtype=np.int64), np.array([0, 0]))
-    m = 3
-    without_delta = 10 + (m - 1) * 10
-    assert simulated("1f1b", times, m) == without_delta
-    times = StageTimes(3, np.array([0, 5, 0]), np.array([9, 0, 0]), np.array([0, 0]))
-    assert simulated("1f1b", times, m) <= bounds.one_f_one_b_upper_bound(times, m)
+    """A slow forward before fast stages: without delta the upper bound would be wrong."""
+    nothing = np.zeros(2, dtype=np.int64)
+    times = StageTimes(3, np.array([0, 2, 0]), np.array([1, 0, 0]), nothing)
+    assert simulated("1f1b", times, 2) == 6
+    objective = int((times.forward_ticks + times.backward_ticks).sum()) + 2
+    assert objective < 6 <= bounds.one_f_one_b_upper_bound(times, 2)
+
+
+@settings(max_examples=60)
+@given(seeds)
+def test_zigzag_rate_is_exact(seed: int) -> None:
+    """Theorem 5: the distance to the simulation does not grow with the microbatches."""
+    rng = np.random.default_rng(seed)
+    p = int(rng.integers(1, 5))
+    forward, backward = rng.integers(0, 30, (2, p))
+    times = StageTimes(p, forward, backward, rng.integers(0, 90, p - 1))
+    short, long = (
+        simulated("1f1b", times, m) - bounds.zigzag_bound(times, m) for m in (100, 100 + 12 * 50)
+    )
+    one_microbatch = bounds.zigzag_bound(times, 1)
+    assert short <= 2 * one_microbatch
+    assert long <= 2 * one_microbatch
+
+
+@given(
+    st.integers(1, 5), st.integers(2, 4), st.integers(1, 4), st.integers(0, 9), st.integers(0, 9)
+)
+def test_interleaved_even_pipeline_is_as_the_objective_says(
+    p: int, v: int, rounds: int, f: int, b: int
+) -> None:
+    times = StageTimes(p, np.full(p * v, f), np.full(p * v, b), np.zeros(p * v - 1, dtype=np.int64))
+    assert simulated("interleaved", times, rounds * p) == (rounds * p * v + p - 1) * (f + b)
 
 
 def test_one_chunk_bounds_refuse_more() -> None:
