@@ -166,7 +166,7 @@ def _termination(status: str, monitor: Monitor) -> Termination:
     if status in ("FEASIBLE", "UNKNOWN"):
         if monitor.was_cancelled:
             return "cancelled"
-        return "time_limit" if monitor.out_of_time else "solver_limit"
+        return "solver_limit" if monitor.time_left_s is None else "time_limit"
     raise RuntimeError(f"CP-SAT ended with status {status}")
 
 

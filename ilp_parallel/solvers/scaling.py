@@ -53,8 +53,8 @@ class ScaledModel:
         return value / self.cost_scale + self.offset
 
 
-def scale(program: Program) -> ScaledModel:
-    """Float data of a Program.
+def scale(program: Program, largest: int = SCALED_MAXIMUM) -> ScaledModel:
+    """Float data of a Program; ``largest``, a power of two, is what rows are scaled to.
 
     Raises
     ------
@@ -64,12 +64,13 @@ def scale(program: Program) -> ScaledModel:
     _require_exact(program)
     starts = program.row_start
     sizes = np.diff(starts)
-    largest = np.zeros(program.row_count, dtype=np.int64)
+    peaks = np.zeros(program.row_count, dtype=np.float64)
     filled = sizes > 0
     if filled.any():
-        largest[filled] = np.maximum.reduceat(np.abs(program.row_values), starts[:-1][filled])
-    factor = _power_of_two(largest.astype(np.float64))
-    cost_scale = float(_power_of_two(np.array([np.abs(program.cost).max(initial=0)], float))[0])
+        peaks[filled] = np.maximum.reduceat(np.abs(program.row_values), starts[:-1][filled])
+    factor = _power_of_two(peaks / largest)
+    peak_cost = float(np.abs(program.cost).max(initial=0))
+    cost_scale = float(_power_of_two(np.array([peak_cost / SCALED_MAXIMUM]))[0])
     return ScaledModel(
         cost=program.cost.astype(np.float64) * cost_scale,
         lower=_with_infinity(program.lower),
@@ -82,10 +83,10 @@ def scale(program: Program) -> ScaledModel:
     )
 
 
-def _power_of_two(largest: FloatArray) -> FloatArray:
-    """Per entry the power of two that brings it down to SCALED_MAXIMUM; 1 if it is below."""
-    ratio = np.maximum(largest / SCALED_MAXIMUM, 1.0)
-    return np.exp2(-np.ceil(np.log2(ratio))).astype(np.float64)
+def _power_of_two(excess: FloatArray) -> FloatArray:
+    """Per entry the power of two that brings it down to 1; 1 if it is below."""
+    factor: FloatArray = np.exp2(-np.ceil(np.log2(np.maximum(excess, 1.0))))
+    return factor
 
 
 def _with_infinity(bounds: IntArray) -> FloatArray:

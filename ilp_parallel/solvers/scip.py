@@ -31,7 +31,8 @@ PRECISE_TOLERANCE = 1e-9
 class ScipSolver:
     """Adapter for SCIP; see :class:`ilp_parallel.solvers.outcome.Solver`.
 
-    ``cancelled`` is polled from a second thread. MathOpt reports no progress of SCIP.
+    ``cancelled`` is polled from a second thread. MathOpt reports no progress of SCIP. With
+    ``cancelled`` GSCIP writes two harmless lines about events to stderr (OR-Tools 9.15).
     """
 
     name = "scip"
@@ -83,13 +84,14 @@ def _run(program: Program, request: Request) -> Round:
         hints.append(mathopt.SolutionHint(variable_values=start))
     built = time.monotonic()
     interrupter = solve_interrupter.SolveInterrupter()
+    watched = request.monitor.watches_cancellation
     with request.monitor.polling(interrupter.interrupt):
         result = mathopt.solve(
             model,
             mathopt.SolverType.GSCIP,
             params=_parameters(scaled, request),
             model_params=mathopt.ModelSolveParameters(solution_hints=hints),
-            interrupter=interrupter,
+            interrupter=interrupter if watched else None,
         )
     claim, messages = _claim(result, program)
     bound = result.termination.objective_bounds.dual_bound
