@@ -80,6 +80,11 @@ class Program:
         """Number of rows."""
         return len(self.row_lower)
 
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether a row or column has its lower end above its upper end."""
+        return bool(np.any(self.lower > self.upper) or np.any(self.row_lower > self.row_upper))
+
     def objective(self, values: IntArray) -> int:
         """Objective of an integer vector, exactly."""
         return self.offset + sum(

@@ -48,7 +48,6 @@ def test_names_bounds_and_constants_survive(tmp_path):
         assert f" {name}\n" in text
     solver = read_back(program, tmp_path)
     solver.run()
-    # free = -4 - ... : the row's lower end binds, 3 free + x + e1 >= -4
     assert solver.getObjectiveValue() == pytest.approx(_optimum_by_hand(), abs=1e-6)
 
 

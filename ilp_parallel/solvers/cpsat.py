@@ -51,6 +51,8 @@ class CpSatSolver:
         check_request(self.name, self.features, program, options)
         _require_fitting(program)
         monitor = Monitor(options)
+        if program.contradicts_itself:
+            return _outcome(program, options, "proven", None, None, 0.0, 0.0)
         if monitor.should_stop() or monitor.out_of_time:
             monitor.raise_pending()
             return _outcome(program, options, _early_end(monitor), None, None, 0.0, 0.0)

@@ -151,6 +151,8 @@ class _Search:
     def rounds(self) -> Termination:
         """Run rounds until one of them ends the search."""
         precise = False
+        if self.original.contradicts_itself:
+            return "proven"
         while True:
             if self.monitor.should_stop():
                 return "cancelled"

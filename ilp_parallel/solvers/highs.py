@@ -49,6 +49,8 @@ class HighsSolver:
         """Value of the linear relaxation; None if infeasible, ``-inf`` if unbounded."""
         import highspy
 
+        if program.contradicts_itself:
+            return None
         model = scale(program)
         solver = _loaded(program, model, integer=False)
         solver.run()

@@ -7,6 +7,7 @@ import re
 import tempfile
 import time
 import warnings
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +20,8 @@ from ilp_parallel.solvers.outcome import Features
 from ilp_parallel.solvers.scaling import scale
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pulp
 
     from ilp_parallel.program import Program
@@ -88,9 +91,11 @@ class CbcSolver:
         import pulp
 
         _require_cbc()
+        if program.contradicts_itself:
+            return None
         scaled = scale(program)
-        problem, columns = _problem(program, scaled)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, _quiet():
+            problem, columns = _problem(program, scaled)
             solver = _cbc(Path(folder), mip=False)
             problem.solve(solver)
         if problem.sol_status == pulp.LpSolutionInfeasible:
@@ -102,10 +107,20 @@ class CbcSolver:
         return scaled.unscaled(float(scaled.cost @ _point(columns, scaled)))
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PuLP 3 announces with every call what version 4 will rename."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
 def _require_cbc() -> None:
     import pulp
 
-    if not pulp.PULP_CBC_CMD(msg=False).available():
+    with _quiet():
+        available = pulp.PULP_CBC_CMD(msg=False).available()
+    if not available:
         raise InputError("SOLVER_NOT_AVAILABLE", "PuLP has no CBC here", "use solver highs")
 
 
@@ -126,13 +141,14 @@ def _run_scaled(program: Program, request: Request, row_maximum: int, *, heurist
 
     began = time.monotonic()
     scaled = scale(program, row_maximum)
-    problem, columns = _problem(program, scaled)
+    with _quiet():
+        problem, columns = _problem(program, scaled)
     if request.warm_start is not None:
         for column, value in zip(columns, request.warm_start.tolist(), strict=False):
             column.setInitialValue(value, check=False)
     built = time.monotonic()
     limit_s = request.time_left_s
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _quiet():
         log = Path(folder) / "cbc.log"
         solver = _cbc(Path(folder), mip=True, log=log, request=request)
         if not heuristics:
@@ -141,7 +157,7 @@ def _run_scaled(program: Program, request: Request, row_maximum: int, *, heurist
             problem.solve(solver)
         except pulp.PulpSolverError:  # CBC crashed
             problem.assignStatus(pulp.LpStatusNotSolved)
-        text = log.read_text(errors="replace")
+        text = log.read_text(errors="replace") if log.exists() else ""
     solve_s = time.monotonic() - built
     claim, found, messages = _claim(problem, text)
     if limit_s is not None and solve_s > limit_s + OVERRUN_S:
@@ -205,19 +221,17 @@ def _cbc(
         options = [f"randomSeed {request.options.seed}", f"randomCbcSeed {request.options.seed}"]
         if request.precise:
             options += [f"{kind}Tolerance {PRECISE_TOLERANCE}" for kind in ("primal", "integer")]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PuLP announces that version 4 moves CBC elsewhere
-        solver = pulp.PULP_CBC_CMD(
-            mip=mip,
-            msg=False,
-            gapRel=0.0,
-            gapAbs=0.0,
-            options=options,
-            logPath=None if log is None else str(log),
-            timeLimit=None if request is None else request.time_left_s,
-            threads=request.options.threads if request and request.options.threads > 1 else None,
-            warmStart=request is not None and request.warm_start is not None,
-        )
+    solver = pulp.PULP_CBC_CMD(
+        mip=mip,
+        msg=False,
+        gapRel=0.0,
+        gapAbs=0.0,
+        options=options,
+        logPath=None if log is None else str(log),
+        timeLimit=None if request is None else request.time_left_s,
+        threads=request.options.threads if request and request.options.threads > 1 else None,
+        warmStart=request is not None and request.warm_start is not None,
+    )
     solver.tmpDir = str(folder)
     return solver
 

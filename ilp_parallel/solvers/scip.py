@@ -54,6 +54,8 @@ class ScipSolver:
         """Value of the linear relaxation; None if infeasible, ``-inf`` if unbounded."""
         from ortools.math_opt.python import mathopt
 
+        if program.contradicts_itself:
+            return None
         scaled = scale(program)
         model, _ = _model(program, scaled, integer=False)
         result = mathopt.solve(model, mathopt.SolverType.GSCIP)
