@@ -24,6 +24,9 @@ MAX_DOCUMENT_BYTES = 1 << 20
 MAX_YAML_BYTES = 1 << 16
 """Largest YAML document read (bytes, chosen): its parser is slow, and no cluster needs more."""
 
+MAX_YAML_DEPTH = 50
+"""Deepest nesting of a YAML document (levels, chosen): its parser slows down with depth."""
+
 MAX_SHOWN = 60
 """Longest piece of the user's text repeated in a message (characters, chosen)."""
 
@@ -136,14 +139,14 @@ def _parse_json(text: str, name: str) -> object:
 
 
 def _parse_yaml(text: str, name: str) -> object:
-    """YAML by its safe loader; aliases are refused (they grow without bound)."""
+    """YAML by its safe loader, once its tokens are known to be harmless."""
     import yaml
 
     if len(text) > MAX_YAML_BYTES:
         raise _too_large(name, MAX_YAML_BYTES)
     try:
-        aliased = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
-        data: object = None if aliased else yaml.safe_load(text)
+        _refuse_yaml_bombs(text, name)
+        data: object = yaml.safe_load(text)
     except (
         yaml.YAMLError,
         ArithmeticError,  # this and below: the safe loader on odd scalars, such as !!int ""
@@ -154,9 +157,29 @@ def _parse_yaml(text: str, name: str) -> object:
         ValueError,
     ) as error:
         raise _malformed("YAML", name, error) from None
-    if aliased:
-        raise InputError("YAML_ALIAS", f"{name} uses YAML aliases", "write the values out")
     return data
+
+
+def _refuse_yaml_bombs(text: str, name: str) -> None:
+    """No aliases (they grow without bound) and no deep nesting; scans no further than needed."""
+    import yaml
+
+    opening = (
+        yaml.FlowSequenceStartToken,
+        yaml.FlowMappingStartToken,
+        yaml.BlockSequenceStartToken,
+        yaml.BlockMappingStartToken,
+    )
+    closing = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+    depth = 0
+    for token in yaml.scan(text):
+        if isinstance(token, yaml.AliasToken):
+            raise InputError("YAML_ALIAS", f"{name} uses YAML aliases", "write the values out")
+        depth += isinstance(token, opening) - isinstance(token, closing)
+        if depth > MAX_YAML_DEPTH:
+            raise InputError(
+                "NESTED_TOO_DEEPLY", f"{name} has over {MAX_YAML_DEPTH} levels", "flatten it"
+            )
 
 
 def _malformed(form: str, name: str, error: Exception) -> InputError:

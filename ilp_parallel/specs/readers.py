@@ -112,8 +112,8 @@ def load_cluster(text: str) -> ClusterSpec:
 
 
 def _no_cluster(text: str) -> InputError:
-    device, _, rest = text.partition(":")
-    if rest and _preset("clusters", device, CLUSTER_ALIASES) is not None:
+    device, colon, _ = text.partition(":")
+    if colon and _preset("clusters", device, CLUSTER_ALIASES) is not None:
         return InputError(
             "BAD_CLUSTER_NOTATION",
             f"cluster {shown(text)}",

@@ -114,7 +114,7 @@ def _convert(data: Document, kind: type[Spec], origin: str) -> Spec:
     _require_fields(data, kind, name)
     try:
         return msgspec.convert(data, kind)
-    except (msgspec.ValidationError, RecursionError, OverflowError) as error:
+    except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError) as error:
         reason = str(error).replace("\n", " ")[:200]
         raise InputError("WRONG_TYPE", f"{name}: {reason}", _type_fix(reason)) from None
 

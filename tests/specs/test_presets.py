@@ -1,0 +1,147 @@
+"""The data sets: every preset loads, is cited, and has the published number of parameters."""
+
+import json
+import re
+from decimal import Decimal
+
+import pytest
+
+from ilp_parallel.specs.model import ModelSpec
+from ilp_parallel.specs.readers import (
+    CLUSTER_ALIASES,
+    MODEL_ALIASES,
+    cluster_names,
+    data_root,
+    load_cluster,
+    load_model,
+    model_names,
+)
+from ilp_parallel.specs.validate import default_precision
+
+MEGATRON = [name for name in model_names() if name.startswith("megatron-")]
+
+ISSUE_MODELS = {
+    *["gpt2-xl", "gpt3", "turing-530b", "bloom-176b", "llama2-7b", "llama2-13b", "llama2-70b"],
+    *["llama3-8b", "llama3-70b", "llama3-405b", "megatron-1.7b", "megatron-3.6b", "megatron-7.5b"],
+    *["megatron-18.4b", "megatron-39.1b", "megatron-76.1b", "megatron-145.6b", "megatron-310.1b"],
+    *["megatron-529.6b", "megatron-1t"],
+}
+ISSUE_CLUSTERS = {
+    *["v100-16gb", "v100-32gb", "a100-40gb", "a100-80gb", "h100-80gb", "h200-141gb", "h800-80gb"],
+    *["b200", "b300", "gb200", "gb300"],
+}
+
+
+def test_the_promised_presets_are_there() -> None:
+    assert set(model_names()) == ISSUE_MODELS
+    assert set(cluster_names()) == ISSUE_CLUSTERS
+
+
+def half_last_digit(figure: float) -> float:
+    """Half a unit of the last digit that is not zero, as a published figure is rounded."""
+    exponent = Decimal(repr(figure)).normalize().as_tuple().exponent
+    assert isinstance(exponent, int)
+    return 0.5 * 10.0**exponent
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_parameters_are_the_published_ones_within_their_rounding(name: str) -> None:
+    model = load_model(name)
+    assert model.name == name
+    assert model.published_parameters is not None
+    gap = abs(model.parameters - model.published_parameters)
+    assert gap <= half_last_digit(model.published_parameters)
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_megatron_counts_follow_equation_2_of_the_paper(name: str) -> None:
+    """P = 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)); the final norm (2 h) is left out there."""
+    model = load_model(name)
+    h, layers = model.hidden, model.layers
+    equation = 12 * layers * h * h + 13 * layers * h + (51200 + 2048) * h
+    assert model.parameters == equation + 2 * h
+    assert model.ffn_hidden == 4 * h
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("llama2-7b", "6.738"),
+        ("llama2-13b", "13.016"),
+        ("llama2-70b", "68.977"),
+        ("llama3-8b", "8.030"),
+        ("llama3-70b", "70.554"),
+        ("llama3-405b", "405.853"),
+    ],
+)
+def test_llama_counts_to_the_million(name: str, billions: str) -> None:
+    """Sums of the tensors of the checkpoints, to three decimals."""
+    assert f"{load_model(name).parameters / 1e9:.3f}" == billions
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_model_defaults_make_a_whole_job(name: str) -> None:
+    model = load_model(name)
+    assert model.default_cluster and model.default_batch and model.default_sequence
+    assert load_cluster(model.default_cluster).devices >= 8
+    if model.learned_positions:
+        assert model.default_sequence <= model.learned_positions
+    assert sum("default_cluster" in s or "devices" in s or "nodes" in s for s in model.sources)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "batch", "sequence"),
+    [
+        ("gpt3", 1024, 1536, 2048),
+        ("turing-530b", 2240, 1920, 2048),
+        ("megatron-1t", 3072, 3072, 2048),
+        ("llama3-405b", 16384, 2048, 8192),
+        ("llama3-8b", 8, 128, 8192),
+    ],
+)
+def test_defaults_of_the_reference_jobs(name: str, devices: int, batch: int, sequence: int) -> None:
+    model = load_model(name)
+    assert model.default_cluster is not None
+    assert load_cluster(model.default_cluster).devices == devices
+    assert (model.default_batch, model.default_sequence) == (batch, sequence)
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_figure_of_a_device_has_a_source(name: str) -> None:
+    cluster = load_cluster(name)
+    cited = {source.partition(":")[0] for source in cluster.device.sources}
+    data = json.loads((data_root() / "clusters" / f"{name}.json").read_text())
+    figures = {f"device.{key}" for key in data["device"]} - {"device.name", "device.sources"}
+    figures |= {f"{link}.{key}" for link in ("intra", "inter") for key in data[link]}
+    assert cited == figures | {"devices_per_node"}
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_devices_are_plausible(name: str) -> None:
+    """The device reports less than its name promises in GiB, and more than 90 % of it in GB."""
+    cluster = load_cluster(name)
+    device = cluster.device
+    promised = re.search(r"-(\d+)gb", name)
+    if promised:
+        assert 0.98 * int(promised[1]) * 1e9 < device.memory_bytes <= int(promised[1]) * 2**30
+    assert device.memory_bytes % 2**20 == 0
+    peaks = device.peak_flops
+    assert peaks.get("bf16", peaks["fp16"]) == peaks["fp16"]
+    assert peaks.get("fp8", 2 * peaks["fp16"]) == pytest.approx(2 * peaks["fp16"], rel=1e-3)
+    assert cluster.intra.bandwidth_bytes_per_s > 2 * cluster.inter.bandwidth_bytes_per_s
+    assert cluster.intra.latency_s < cluster.inter.latency_s
+    expected = "megatron-fp16" if device.generation == "volta" else "megatron-bf16"
+    assert default_precision(cluster) == expected
+
+
+def test_aliases_lead_to_presets() -> None:
+    for alias, name in MODEL_ALIASES.items():
+        assert load_model(alias) == load_model(name)
+    for alias, name in CLUSTER_ALIASES.items():
+        assert load_cluster(alias.upper()) == load_cluster(name)
+
+
+def test_model_files_hold_exactly_the_fields_of_the_type() -> None:
+    for name in model_names():
+        data = json.loads((data_root() / "models" / f"{name}.json").read_text())
+        assert set(data) == set(ModelSpec.__slots__)
