@@ -32,6 +32,17 @@ if TYPE_CHECKING:
 PRECISE_TOLERANCE = 1e-9
 """Primal and integrality tolerances after a point that the usual ones accepted in error."""
 
+PREPROCESS_OFF = "preprocess off"
+"""CBC 2.10.3 with its integer preprocessing called -14 optimal where -15 is (4 columns, small boxes,
+the row ``1 <= -5 a + 8 b + 2 c + 6 d <= 3`` as two rows; the test suite holds it). Without it, it
+crashes on some infeasible programs: then an infeasible claim with preprocessing is believed.
+"""
+
+HEURISTICS_OFF = "heuristicsOnOff off"
+"""See ROW_MAXIMUM."""
+
+CRASHED = "CBC crashed"
+
 ROW_MAXIMUM = 2**10
 """Largest coefficient left in a row.
 
@@ -127,16 +138,22 @@ def _require_cbc() -> None:
 def _run(program: Program, request: Request) -> Round:
     """One round of CBC; with delicate rows its claim is put to the test (see ROW_MAXIMUM)."""
     delicate = bool(np.abs(program.row_values).max(initial=0) > DELICATE)
-    answer = _run_scaled(program, request, ROW_MAXIMUM, heuristics=not delicate)
+    options = (PREPROCESS_OFF, HEURISTICS_OFF) if delicate else (PREPROCESS_OFF,)
+    answer = _run_scaled(program, request, ROW_MAXIMUM, options)
+    if CRASHED in answer.messages:
+        second = _run_scaled(program, request, ROW_MAXIMUM, ())
+        return second if second.claim == "infeasible" else answer
     if not delicate or answer.claim not in ("optimal", "infeasible"):
         return answer
-    second = _run_scaled(program, request, COARSE_ROW_MAXIMUM, heuristics=False)
+    second = _run_scaled(program, request, COARSE_ROW_MAXIMUM, options)
     if second.claim not in ("optimal", "infeasible"):
         return replace(answer, claim=second.claim, bound=second.bound, messages=second.messages)
     return min(answer, second, key=lambda each: np.inf if each.bound is None else each.bound)
 
 
-def _run_scaled(program: Program, request: Request, row_maximum: int, *, heuristics: bool) -> Round:
+def _run_scaled(
+    program: Program, request: Request, row_maximum: int, options: tuple[str, ...]
+) -> Round:
     import pulp
 
     began = time.monotonic()
@@ -151,15 +168,17 @@ def _run_scaled(program: Program, request: Request, row_maximum: int, *, heurist
     with tempfile.TemporaryDirectory() as folder, _quiet():
         log = Path(folder) / "cbc.log"
         solver = _cbc(Path(folder), mip=True, log=log, request=request)
-        if not heuristics:
-            solver.options.append("heuristicsOnOff off")
+        solver.options.extend(options)
+        crashed = False
         try:
             problem.solve(solver)
-        except pulp.PulpSolverError:  # CBC crashed
-            problem.assignStatus(pulp.LpStatusNotSolved)
+        except pulp.PulpSolverError:
+            crashed = True
         text = log.read_text(errors="replace") if log.exists() else ""
     solve_s = time.monotonic() - built
     claim, found, messages = _claim(problem, text)
+    if crashed:
+        claim, found, messages = "solver_limit", False, (CRASHED,)
     if limit_s is not None and solve_s > limit_s + OVERRUN_S:
         messages = (*messages, f"CBC took {solve_s:.1f} s of {limit_s:.1f} s allowed")
     point = _point(columns, scaled) if found else None
@@ -218,7 +237,8 @@ def _cbc(
 
     options = []
     if request is not None:
-        options = [f"randomSeed {request.options.seed}", f"randomCbcSeed {request.options.seed}"]
+        seed = request.options.seed + 1  # CBC takes 0 for the time of day
+        options = [f"randomSeed {seed}", f"randomCbcSeed {seed}"]
         if request.precise:
             options += [f"{kind}Tolerance {PRECISE_TOLERANCE}" for kind in ("primal", "integer")]
     solver = pulp.PULP_CBC_CMD(

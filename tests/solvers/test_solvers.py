@@ -70,6 +70,29 @@ def test_a_limit_missed_by_one_unit_is_kept(name, seed, magnitude):
     assert_optimal(program, get_solver(name)(program, SolveOptions()))
 
 
+def test_cbc_keeps_the_optimum_that_its_preprocessing_loses():
+    builder = ProgramBuilder("two-sided row")
+    x = builder.add_columns(
+        "x",
+        (4,),
+        lower=np.array([-2, 0, -3, -3]),
+        upper=np.array([-2, 2, -2, -2]),
+        cost=np.array([3, 6, 0, 7]),
+    )
+    row = builder.add_rows("r", lower=1, upper=3)
+    builder.add_entries(row, x, np.array([-5, 8, 2, 6]))
+    assert_optimal(builder.build(), get_solver("cbc")(builder.build(), SolveOptions()))
+
+
+def test_cbc_refutes_a_program_that_makes_it_crash():
+    builder = ProgramBuilder("crash")
+    x = builder.add_columns("x", lower=-3, upper=-1)
+    rows = builder.add_rows("r", (2,), upper=np.array([16, -11]))
+    builder.add_entries(rows, x, np.array([-7, 5]))
+    outcome = get_solver("cbc")(builder.build(), SolveOptions())
+    assert (outcome.status, outcome.termination) == ("infeasible", "proven")
+
+
 def test_float_tolerance_does_accept_points_one_unit_over():
     """The family above is hard for the reason it was built for: HiGHS needs exact cuts."""
     solver = get_solver("highs")
