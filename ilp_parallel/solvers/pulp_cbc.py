@@ -33,9 +33,10 @@ PRECISE_TOLERANCE = 1e-9
 """Primal and integrality tolerances after a point that the usual ones accepted in error."""
 
 PREPROCESS_OFF = "preprocess off"
-"""CBC 2.10.3 with its integer preprocessing called -14 optimal where -15 is (4 columns, small boxes,
-the row ``1 <= -5 a + 8 b + 2 c + 6 d <= 3`` as two rows; the test suite holds it). Without it, it
-crashes on some infeasible programs: then an infeasible claim with preprocessing is believed.
+"""CBC 2.10.3 with its integer preprocessing called -14 optimal where -15 is (4 columns,
+small boxes, row ``1 <= -5 a + 8 b + 2 c + 6 d <= 3`` as two rows; the test suite holds it).
+Without it CBC crashes on some infeasible programs: then an
+infeasible claim with preprocessing is believed.
 """
 
 HEURISTICS_OFF = "heuristicsOnOff off"
