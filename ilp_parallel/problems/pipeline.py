@@ -28,6 +28,10 @@ The objective is ``ceil(numerator / divisor)``:
 * ``interleaved`` (v > 1): numerator
   :math:`\sum_s (F'_s + B'_s) + (mv - 1) \max_s (F'_s + B'_s) + v \max_s \tau_s`, divisor ``v``.
 
+Folding. If all ``v`` chunks of a device group are to be equal, an instance with ``chunks = 1`` and
+``fold = v`` has one layer for ``v`` layers of the model (their times, states and activations summed
+by whoever builds it); the objective then uses ``v = fold``.
+
 Memory (integer bytes) of device group ``s``: fixed + sum of layer states + the largest, over the
 rows ``r`` of ``in_flight[s]``, of ``sum_c r_c * (activations of chunk c)`` + the largest layer
 transient; at most ``capacity_bytes[s]``.
@@ -117,6 +121,7 @@ class PipelineInstance:
     reshard_forward_ticks: IntArray | None = None  # [K, K] from earlier to later layer
     reshard_backward_ticks: IntArray | None = None  # [K, K]
     policies: tuple[Policy, ...] | None = None  # None: every layer chooses freely
+    fold: int = 1  # model layers, one per chunk of a device group, that one layer stands for
 
     def __post_init__(self) -> None:
         _require_consistent(self)
@@ -139,7 +144,7 @@ class PipelineInstance:
     @cached_property
     def objective(self) -> Objective:
         """Weights of the objective, derived from the schedule."""
-        m, v = self.microbatches, self.chunks
+        m, v = self.microbatches, self.chunks * self.fold
         if self.schedule == "gpipe":
             split = (Bottleneck(m - 1, True, False), Bottleneck(m - 1, False, True))
             return Objective(split, tail_weight=1, divisor=1)
@@ -417,7 +422,7 @@ def _require_consistent(instance: PipelineInstance) -> None:
         raise ValueError("in_flight needs one table per device group")
     if any(rows.ndim != 2 or rows.shape[1] != instance.chunks for rows in instance.in_flight):
         raise ValueError("in_flight rows need one entry per chunk")
-    if (instance.schedule == "interleaved") != (instance.chunks > 1):
+    if (instance.schedule == "interleaved") != (instance.chunks * instance.fold > 1):
         raise ValueError("interleaving and only interleaving has more than one chunk")
     if instance.stages < 1 or instance.microbatches < 1 or instance.min_layers.min() < 1:
         raise ValueError("stages, microbatches and layers per stage are at least 1")

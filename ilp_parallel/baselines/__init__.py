@@ -1,0 +1,1 @@
+"""Exact dynamic programming and named heuristics; no solver, no formulation."""

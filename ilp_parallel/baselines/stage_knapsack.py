@@ -1,0 +1,243 @@
+r"""Exact Pareto knapsack of one device group that holds ``n`` equal layers.
+
+Where all layers are of one class, resharding is free and the objective has one bottleneck, the
+content of a device group is a multiset of strategies. With :math:`x_k` time, :math:`\tau_k` tail,
+:math:`\mu_k` memory and :math:`\theta_k` transient of strategy ``k``, wanted are the contents
+
+.. math::
+    \min \Big(\sum_k n_k x_k, \; \sum_k n_k \tau_k\Big), \quad
+    \sum_k n_k = n, \quad \sum_k n_k \mu_k + \max_{n_k > 0} \theta_k \le A
+
+that no other content dominates *in the plan*: a content whose time exceeds that of a known content
+``g`` by at least ``tail_weight * max(0, tail_g - tail_floor)`` is useless, since swapping ``g`` in
+never raises the objective (``tail_floor``: every plan of interest has a maximal tail at least
+this large).
+
+For each value of the transient limit, the linear relaxation in the memory row has a multiplier
+:math:`\lambda` and reduced costs :math:`r_k \ge 0`; contents are enumerated strategy by strategy
+and cut off where the reduced costs alone exceed the window. The two strategies of the relaxation's
+basis come last, in closed form. Reduced costs are rounded down to 1/1024 tick, which only weakens
+the cut-off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ilp_parallel.baselines.pareto import pareto_rows
+
+IntArray = npt.NDArray[np.int64]
+_FINE = 1024
+_FILTER_ABOVE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """The strategies of one device group; arrays [K]."""
+
+    time: IntArray
+    tail: IntArray
+    memory: IntArray
+    transient: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """Linear relaxation of one knapsack at its optimal multiplier.
+
+    ``value`` is a lower bound on the time, rounded up; ``slow`` is the lighter basic strategy, or
+    None if the memory row does not bind.
+    """
+
+    value: int
+    fast: int
+    slow: int | None
+    reduced: IntArray  # [K] in 1/1024 ticks, rounded down
+
+
+def drop_dominated(items: Items, usable: IntArray) -> IntArray:
+    """Indices of the strategies worth considering among ``usable``."""
+    points = np.stack([items.time, items.tail, items.memory, items.transient], axis=1)[usable]
+    return np.sort(usable[pareto_rows(points)])
+
+
+def relax(items: Items, usable: IntArray, layers: int, room: int) -> Relaxation | None:
+    """Linear relaxation with ``usable`` strategies; None if even that is infeasible."""
+    time, memory = items.time[usable], items.memory[usable]
+    order = np.lexsort((memory, time))
+    fastest = int(order[0])
+    if int(memory[fastest]) * layers <= room:
+        reduced = (items.time - items.time[usable[fastest]]) * _FINE
+        return Relaxation(int(time[fastest]) * layers, int(usable[fastest]), None, reduced)
+    edge = _hull_edge(time, memory, layers, room)
+    if edge is None:
+        return None
+    fast, slow = (int(usable[i]) for i in edge)
+    rise = int(items.time[slow] - items.time[fast])
+    run = int(items.memory[fast] - items.memory[slow])
+    base = run * int(items.time[fast]) + rise * int(items.memory[fast])
+    exact = [
+        (run * int(t) + rise * int(u) - base) * _FINE // run
+        for t, u in zip(items.time, items.memory, strict=True)
+    ]
+    value = -(-(layers * base - rise * room) // run)
+    return Relaxation(value, fast, slow, np.array(exact, dtype=np.int64))
+
+
+def _hull_edge(
+    time: IntArray, memory: IntArray, layers: int, room: int
+) -> tuple[int, int] | None:
+    """The edge (fast, slow) of the lower convex hull of (memory, time) above ``room / layers``."""
+    order = np.lexsort((time, memory))
+    hull: list[int] = []
+    for i in order.tolist():
+        if hull and time[i] >= time[hull[-1]]:
+            continue
+        while len(hull) > 1 and _not_convex(time, memory, hull[-2], hull[-1], i):
+            hull.pop()
+        hull.append(i)
+    if int(memory[hull[0]]) * layers > room:
+        return None
+    heavier = next(j for j, i in enumerate(hull) if int(memory[i]) * layers > room)
+    return hull[heavier], hull[heavier - 1]
+
+
+def _not_convex(time: IntArray, memory: IntArray, a: int, b: int, c: int) -> bool:
+    """Whether b lies on or above the segment from a to c."""
+    left = (int(time[b]) - int(time[a])) * (int(memory[c]) - int(memory[a]))
+    right = (int(time[c]) - int(time[a])) * (int(memory[b]) - int(memory[a]))
+    return left >= right
+
+
+def round_up(items: Items, relaxation: Relaxation, layers: int, room: int) -> tuple[int, int]:
+    """Time and tail of a feasible content near the relaxation."""
+    fast, slow = relaxation.fast, relaxation.slow
+    if slow is None:
+        return int(items.time[fast]) * layers, int(items.tail[fast]) * layers
+    saved = int(items.memory[fast] - items.memory[slow])
+    fast_layers = (room - layers * int(items.memory[slow])) // saved
+    slow_layers = layers - fast_layers
+    return (
+        fast_layers * int(items.time[fast]) + slow_layers * int(items.time[slow]),
+        fast_layers * int(items.tail[fast]) + slow_layers * int(items.tail[slow]),
+    )
+
+
+def transient_levels(
+    items: Items, usable: IntArray, capacity: int
+) -> list[tuple[IntArray, int]]:
+    """(strategies, room for the sum of memory) for every possible largest transient."""
+    levels = np.unique(items.transient[usable]).tolist()
+    return [(usable[items.transient[usable] <= level], capacity - level) for level in levels]
+
+
+def stage_frontier(
+    items: Items, usable: IntArray, layers: int, capacity: int, slack_of_tail: int, tail_weight: int
+) -> tuple[IntArray, IntArray]:
+    """Undominated contents: points [n, 2] = (time, tail) and counts [n, K].
+
+    ``slack_of_tail`` is the tail that costs nothing: ``tail_floor`` minus the fixed tail.
+    """
+    relaxations = [
+        (keep, room, relaxation)
+        for keep, room in transient_levels(items, usable, capacity)
+        if (relaxation := relax(items, keep, layers, room)) is not None
+    ]
+    limit = min(
+        (
+            time + tail_weight * max(0, tail - slack_of_tail)
+            for time, tail in (
+                round_up(items, relaxation, layers, room) for _, room, relaxation in relaxations
+            )
+        ),
+        default=-1,
+    )
+    found = [
+        _enumerate(items, keep, layers, room, limit, relaxation)
+        for keep, room, relaxation in relaxations
+        if relaxation.value <= limit
+    ]
+    if not found:
+        return np.zeros((0, 2), dtype=np.int64), np.zeros((0, len(items.time)), dtype=np.int64)
+    points = np.concatenate([points for points, _ in found])
+    counts = np.concatenate([counts for _, counts in found])
+    best = pareto_rows(points)
+    return points[best], counts[best]
+
+
+def _enumerate(
+    items: Items, usable: IntArray, layers: int, room: int, limit: int, relaxation: Relaxation
+) -> tuple[IntArray, IntArray]:
+    """All contents with time <= limit, dominated ones dropped where they would be many."""
+    gap = (limit - relaxation.value + 1) * _FINE
+    basis = [relaxation.fast] if relaxation.slow is None else [relaxation.slow, relaxation.fast]
+    others = [int(k) for k in usable if k not in basis and relaxation.reduced[k] <= gap]
+    others.sort(key=lambda k: -int(relaxation.reduced[k]))
+    counts = np.zeros((1, len(items.time)), dtype=np.int64)
+    for k in others:
+        used = counts.sum(axis=1)
+        spare = gap - counts @ relaxation.reduced
+        most = layers - used
+        if relaxation.reduced[k] > 0:
+            most = np.minimum(most, spare // relaxation.reduced[k])
+        counts = _repeat_with(counts, k, most + 1)
+        counts = _thin(items, counts, layers, room, int(items.memory[usable].min()))
+    if relaxation.slow is not None:
+        counts = _add_slow(items, counts, layers, room, limit, relaxation)
+    counts[:, relaxation.fast] += layers - counts.sum(axis=1)
+    points = np.stack([counts @ items.time, counts @ items.tail], axis=1)
+    good = (points[:, 0] <= limit) & (counts @ items.memory <= room)
+    return points[good], counts[good]
+
+
+def _repeat_with(counts: IntArray, k: int, options: IntArray) -> IntArray:
+    """Every row ``options`` times, with 0, 1, 2, ... more layers of strategy ``k``."""
+    repeated = np.repeat(counts, options, axis=0)
+    first = np.repeat(np.cumsum(options) - options, options)
+    repeated[:, k] += np.arange(len(repeated)) - first
+    return repeated
+
+
+def _thin(items: Items, counts: IntArray, layers: int, room: int, lightest: int) -> IntArray:
+    """Drop prefixes that cannot fit any more; where they are many, dominated ones too."""
+    used = counts.sum(axis=1)
+    counts = counts[counts @ items.memory + (layers - used) * lightest <= room]
+    if len(counts) <= _FILTER_ABOVE:
+        return counts
+    used = counts.sum(axis=1)
+    points = np.stack([counts @ items.time, counts @ items.tail, counts @ items.memory], axis=1)
+    kept = [
+        rows[pareto_rows(points[rows])]
+        for rows in (np.flatnonzero(used == u) for u in np.unique(used))
+    ]
+    return counts[np.concatenate(kept)] if kept else counts
+
+
+def _add_slow(
+    items: Items,
+    counts: IntArray,
+    layers: int,
+    room: int,
+    limit: int,
+    relaxation: Relaxation,
+) -> IntArray:
+    """Fill up with the basis: as few slow layers as fit, and more only where that cuts the tail."""
+    fast, slow = relaxation.fast, relaxation.slow
+    left = layers - counts.sum(axis=1)
+    saved = items.memory[fast] - items.memory[slow]
+    excess = counts @ items.memory + left * items.memory[fast] - room
+    fewest = np.maximum(0, -(-excess // saved))
+    possible = fewest <= left
+    counts, left, fewest = counts[possible], left[possible], fewest[possible]
+    options = np.ones(len(counts), dtype=np.int64)
+    if items.tail[slow] < items.tail[fast]:
+        cost = items.time[slow] - items.time[fast]
+        time = counts @ items.time + fewest * cost + left * items.time[fast]
+        extra = np.maximum(0, limit - time) // cost
+        options += np.minimum(extra, left - fewest)
+    counts = counts.copy()
+    counts[:, slow] += fewest
+    return _repeat_with(counts, slow, options)

@@ -1,0 +1,72 @@
+"""Exact dynamic program of the pipeline problem: contents of stages, then labels over stages.
+
+First level: the Pareto-optimal contents of every stage position (`stage_labels` in general,
+`stage_knapsack` where the layers of a stage are interchangeable). Second level: `plan_labels`.
+No solver is used and no code is shared with the integer programs, so the two can only agree by
+both being right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ilp_parallel.baselines.equal_layers import EqualLayers
+from ilp_parallel.baselines.general_layers import GeneralLayers, fixed_chunks_optimum
+from ilp_parallel.baselines.plan_labels import place_stages
+from ilp_parallel.baselines.policies import policy_optimum
+from ilp_parallel.errors import InputError
+from ilp_parallel.problems.pipeline import PipelineInstance, PipelineSolution
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """The proven cheapest numerator (below the cutoff, if one was given) and a solution with it."""
+
+    numerator: int
+    solution: PipelineSolution
+
+
+def refuses(instance: PipelineInstance) -> str | None:
+    """Why the dynamic program does not apply; None if it does."""
+    if instance.chunks == 1:
+        return None
+    if (instance.min_layers != instance.max_layers).any():
+        return "CHUNK_SIZES_NOT_FIXED: several chunks per device group need fixed sizes"
+    if instance.reshard_forward_ticks is not None:
+        return "RESHARDING_BETWEEN_CHUNKS: several chunks per device group need free resharding"
+    return None
+
+
+def two_level_dp(instance: PipelineInstance, cutoff: int | None = None) -> Optimum | None:
+    """Solve exactly.
+
+    Parameters
+    ----------
+    instance
+        Any instance that :func:`refuses` accepts.
+    cutoff
+        Only solutions with a numerator strictly below it are looked for.
+
+    Returns
+    -------
+    Optimum or None
+        None proves that no feasible solution (below the cutoff) exists.
+
+    Raises
+    ------
+    InputError
+        If the dynamic program does not apply.
+    """
+    reason = refuses(instance)
+    if reason is not None:
+        raise InputError(*reason.split(": ", 1))
+    if instance.policies is not None:
+        found = policy_optimum(instance, cutoff)
+    elif instance.chunks > 1:
+        found = fixed_chunks_optimum(instance, cutoff)
+    elif EqualLayers.applies(instance):
+        stages = EqualLayers.prepare(instance, cutoff)
+        found = stages and place_stages(instance, stages, stages.cutoff)
+    else:
+        found = place_stages(instance, GeneralLayers(instance), cutoff)
+    return Optimum(*found) if found else None

@@ -1,0 +1,311 @@
+r"""Lower bounds on the numerator of a pipeline instance, re-derivable in integers.
+
+Notation as in :mod:`ilp_parallel.problems.pipeline`: ``x_k = forward + backward`` time of one layer
+with strategy ``k``, :math:`\tau_k` its tail, :math:`\mu_{sk}` its memory on device group ``s``
+(state + in flight * activations), :math:`\theta_k` its transient, :math:`w` the sum of the
+bottleneck weights and :math:`\gamma` the tail weight. For every device group ``s``
+
+.. math::
+    T \ge S + Y, \quad S = \sum_s X_s, \quad
+    Y \ge w X_s + \gamma \tau_s ,
+
+because each maximum is at least the value of any one group (for gpipe, ``max F' + max B' >= X_s``).
+So ``T >= S_0 + Y_0``: the least sum, plus the least possible maximum over ``s`` of
+``w X_s + gamma tail_s``, each over all partitions of the layers.
+
+*Work bound*: memory ignored, every layer at its cheapest.
+
+*Lagrangian bound* (one layer class): with multipliers :math:`\lambda_{s\theta} \ge 0` on the memory
+row of group ``s`` when no transient exceeds :math:`\theta`, ``n`` layers of cost ``y_k`` cost
+
+.. math::
+    g_s(n) \ge \min_\theta \max\Big( n \min_{k: \theta_k \le \theta} y_k, \;
+    n \min_{k: \theta_k \le \theta} (y_k + \lambda_{s\theta} \mu_{sk})
+    - \lambda_{s\theta} (A_s - \theta) \Big)
+
+with :math:`A_s` = capacity - fixed memory. This holds for any multipliers; those of the linear
+relaxation make it tight. ``S_0`` is a shortest path over boundaries with arc lengths
+:math:`g_s(n)` for ``y = x``; ``Y_0`` the smallest ``Y`` for which the sizes with
+:math:`g_s(n) \le Y` for ``y = w x + gamma tau`` can sum to ``L``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ilp_parallel.problems.pipeline import IntArray, PipelineInstance
+
+FloatArray = npt.NDArray[np.float64]
+_PRODUCT_LIMIT = 2**61
+_MANY = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class Multipliers:
+    """Memory multipliers ``numerators / denominator``, per device group and transient level.
+
+    ``sum_part`` belongs to the sum of times, ``peak_part`` to the largest of ``w X + gamma tail``.
+    """
+
+    sum_denominator: int
+    sum_part: tuple[tuple[int, ...], ...]
+    peak_denominator: int
+    peak_part: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShortfall:
+    """Proof that the layers do not fit: the most layers that each device group can hold."""
+
+    placeable: tuple[int, ...]
+    layers: int
+
+
+def work_bound(instance: PipelineInstance) -> int:
+    """Numerator of the ideal in which memory is no concern. Any instance."""
+    weight, tail_weight = _weights(instance)
+    time = _masked(instance, instance.forward_ticks + instance.backward_ticks)
+    joint = weight * time + tail_weight * _masked(instance, instance.tail_ticks)
+    fixed_time = _fixed_time(instance)
+    fixed = weight * fixed_time + tail_weight * instance.fixed_tail_ticks
+    per_layer = joint.min(axis=1)[instance.layer_class]
+    total = int(time.min(axis=1)[instance.layer_class].sum()) + int(fixed_time.sum())
+    average = -(-(int(per_layer.sum()) + int(fixed.sum())) // instance.stages)
+    crowded = -(-instance.layers // instance.stages) * int(per_layer.min()) + int(fixed.min())
+    return total + max(average, crowded, int(fixed.max() + per_layer.min()))
+
+
+def memory_shortfall(instance: PipelineInstance) -> MemoryShortfall | None:
+    """Witness that no partition fits the memory; None if there is no such simple witness."""
+    if not _one_class(instance) or not instance.allowed.any():
+        return None
+    most = np.minimum(_LagrangianTables(instance).memory_limit, instance.max_layers)
+    if (most >= instance.min_layers).all() and int(most.sum()) >= instance.layers:
+        return None
+    return MemoryShortfall(tuple(most.tolist()), instance.layers)
+
+
+def lagrangian_multipliers(instance: PipelineInstance) -> Multipliers | None:
+    """Good multipliers for :func:`lagrangian_bound`; None where it does not apply."""
+    if not _one_class(instance) or not instance.allowed.any():
+        return None
+    tables = _LagrangianTables(instance)
+    balanced = np.full(instance.stages, -(-instance.layers // instance.stages), dtype=np.int64)
+    balanced = np.clip(balanced, instance.min_layers, instance.max_layers)
+    joint = tables.joint
+    peak_denominator, peak = tables.best_multipliers(joint, balanced)
+    limit = tables.least_peak(peak_denominator, peak)
+    critical = tables.most_layers(limit - 1, peak_denominator, peak) + 1
+    refined_denominator, refined = tables.best_multipliers(joint, critical)
+    if tables.least_peak(refined_denominator, refined) > limit:
+        peak_denominator, peak = refined_denominator, refined
+    sum_denominator, sums = tables.best_multipliers(tables.time, balanced)
+    return Multipliers(sum_denominator, _rows(sums), peak_denominator, _rows(peak))
+
+
+def lagrangian_bound(instance: PipelineInstance, multipliers: Multipliers) -> int:
+    """Bound on the numerator with the given multipliers, in exact integers.
+
+    Raises
+    ------
+    ValueError
+        If the multipliers do not have the shape of the instance or are negative.
+    """
+    tables = _LagrangianTables(instance)
+    sums = tables.checked(multipliers.sum_part, multipliers.sum_denominator)
+    peak = tables.checked(multipliers.peak_part, multipliers.peak_denominator)
+    least_sum = tables.least_sum(multipliers.sum_denominator, sums)
+    return least_sum + tables.least_peak(multipliers.peak_denominator, peak)
+
+
+class _LagrangianTables:
+    """Arrays [p, levels] of one instance with one layer class and one chunk per device group."""
+
+    def __init__(self, instance: PipelineInstance) -> None:
+        self._instance = instance
+        keep = np.flatnonzero(instance.allowed[0])
+        weight, tail_weight = _weights(instance)
+        self.time: IntArray = (instance.forward_ticks + instance.backward_ticks)[0, keep]
+        self.joint: IntArray = weight * self.time + tail_weight * instance.tail_ticks[0, keep]
+        alive = np.array([int(rows.max()) for rows in instance.in_flight], dtype=np.int64)
+        self._memory = (
+            instance.state_bytes[0, keep] + alive[:, None] * instance.activation_bytes[0, keep]
+        )
+        transient = instance.transient_bytes[0, keep]
+        levels = np.unique(transient)
+        self._within = transient[None, :] <= levels[:, None]  # [levels, K]
+        self._room = (instance.capacity_bytes - instance.fixed_bytes)[:, None] - levels[None, :]
+        self._fixed_time = _fixed_time(instance)
+        self._fixed_joint = weight * self._fixed_time + tail_weight * instance.fixed_tail_ticks
+
+    @cached_property
+    def _limits(self) -> IntArray:
+        """[p, levels] most layers that fit when no transient exceeds the level."""
+        lightest = np.where(self._within[None], self._memory[:, None, :], _PRODUCT_LIMIT).min(axis=2)
+        fit = np.where(
+            lightest > 0, self._room // np.maximum(lightest, 1), self._instance.layers
+        )
+        return np.where(self._room >= 0, np.minimum(fit, self._instance.layers), 0)
+
+    @property
+    def memory_limit(self) -> IntArray:
+        """[p] most layers that fit at all."""
+        return self._limits.max(axis=1)
+
+    def best_multipliers(self, cost: IntArray, sizes: IntArray) -> tuple[int, IntArray]:
+        """Denominator and numerators [p, levels] that are best for stages of the given sizes.
+
+        The dual function is piecewise linear and concave, its breakpoints are slopes between two
+        strategies; floating point only chooses among them, any choice gives a valid bound.
+        """
+        slopes = self._slopes(cost)  # [p, C]
+        price = slopes[:, :, None] * self._memory[:, None, :] + cost  # [p, C, K]
+        chosen = np.zeros(self._room.shape)
+        for level, within in enumerate(self._within):
+            reduced = np.where(within, price, np.inf).min(axis=2)
+            dual = sizes[:, None] * reduced - slopes * self._room[:, level : level + 1]
+            chosen[:, level] = slopes[np.arange(len(slopes)), dual.argmax(axis=1)]
+        largest_cost = int(cost.max()) * self._instance.layers + 1
+        largest_memory = int(max(self._memory.max(), abs(self._room).max())) * self._instance.layers
+        denominator = max(1, _PRODUCT_LIMIT // (4 * largest_cost))
+        if chosen.max() > 0:
+            scale = _PRODUCT_LIMIT // (4 * largest_memory) / chosen.max()
+            denominator = max(1, min(denominator, int(scale)))
+        denominator = 1 << (denominator.bit_length() - 1)
+        return denominator, np.floor(chosen * denominator).astype(np.int64)
+
+    def _slopes(self, cost: IntArray) -> FloatArray:
+        """[p, C] candidate multipliers: cost per byte between any two strategies; 0 among them."""
+        first, second = np.triu_indices(len(cost), 1)
+        rise = (cost[second] - cost[first]).astype(np.float64)
+        run = (self._memory[:, first] - self._memory[:, second]).astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slopes = np.where(run != 0, rise / np.where(run == 0, 1.0, run), 0.0)
+        zero = np.zeros((len(slopes), 1))
+        return np.concatenate([zero, np.maximum(slopes, 0.0)], axis=1)
+
+    def checked(self, rows: tuple[tuple[int, ...], ...], denominator: int) -> IntArray:
+        """Multipliers as an array, refused where shape, sign or size would break the bound."""
+        shape = self._room.shape
+        if len(rows) != shape[0] or any(len(row) != shape[1] for row in rows) or denominator < 1:
+            raise ValueError("multipliers do not have the shape of the instance")
+        largest = max(max(row) for row in rows)
+        memory = int(max(self._memory.max(), abs(self._room).max())) * self._instance.layers
+        cost = int(self.joint.max()) * self._instance.layers
+        if min(min(row) for row in rows) < 0:
+            raise ValueError("a multiplier is negative")
+        if largest * memory + denominator * cost >= 2 * _PRODUCT_LIMIT:
+            raise ValueError("multipliers too large for 64-bit arithmetic")
+        return np.array(rows, dtype=np.int64)
+
+    def _reduced(self, cost: IntArray, denominator: int, multipliers: IntArray) -> IntArray:
+        """[p, levels] cheapest ``denominator * cost + multiplier * memory`` of one layer."""
+        price = denominator * cost + multipliers[:, :, None] * self._memory[:, None, :]
+        return np.where(self._within[None], price, 2 * _PRODUCT_LIMIT).min(axis=2)
+
+    def _cheapest(self, cost: IntArray) -> IntArray:
+        """[levels] cheapest layer when no transient exceeds the level."""
+        return np.where(self._within, cost, _PRODUCT_LIMIT).min(axis=1)
+
+    def most_layers(self, limit: int, denominator: int, multipliers: IntArray) -> IntArray:
+        """[p] largest size whose joint cost is bounded by at most ``limit``."""
+        return self._most_layers(limit, denominator, multipliers, *self._peak(
+            denominator, multipliers
+        ))
+
+    def _peak(self, denominator: int, multipliers: IntArray) -> tuple[IntArray, IntArray]:
+        return (
+            np.maximum(self._cheapest(self.joint), 1),
+            np.maximum(self._reduced(self.joint, denominator, multipliers), 1),
+        )
+
+    def _most_layers(
+        self,
+        limit: int,
+        denominator: int,
+        multipliers: IntArray,
+        cheapest: IntArray,
+        reduced: IntArray,
+    ) -> IntArray:
+        spare = (limit - self._fixed_joint)[:, None]
+        plain = spare // cheapest[None, :]
+        priced = (spare * denominator + multipliers * self._room) // reduced
+        sizes = np.minimum(np.minimum(plain, priced), self._limits)
+        sizes = np.where(spare >= 0, sizes, 0).max(axis=1)
+        return np.clip(sizes, 0, self._instance.max_layers)
+
+    def least_peak(self, denominator: int, multipliers: IntArray) -> int:
+        """``Y_0``: smallest limit under which all layers can be placed, by bisection."""
+        cheapest, reduced = self._peak(denominator, multipliers)
+        instance = self._instance
+
+        def places(limit: int) -> bool:
+            most = self._most_layers(limit, denominator, multipliers, cheapest, reduced)
+            return bool((most >= instance.min_layers).all()) and int(most.sum()) >= instance.layers
+
+        low = int(self._fixed_joint.max())
+        high = low + int(self.joint.max()) * instance.layers
+        if not places(high):
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if places(middle) else (middle + 1, high)
+        return low
+
+    def least_sum(self, denominator: int, multipliers: IntArray) -> int:
+        """``S_0``: shortest path over boundaries, arcs bounded by the multipliers."""
+        instance = self._instance
+        cheapest = self._cheapest(self.time)
+        reduced = self._reduced(self.time, denominator, multipliers)
+        priced_room = multipliers * self._room
+        length = np.full(instance.layers + 1, _PRODUCT_LIMIT, dtype=np.int64)
+        length[0] = 0
+        for s in range(instance.stages):
+            low = int(instance.min_layers[s])
+            high = min(int(instance.max_layers[s]), int(self._limits[s].max()))
+            sizes = np.arange(low, high + 1)[:, None]
+            arcs = np.maximum(
+                sizes * cheapest, -((priced_room[s] - sizes * reduced[s]) // denominator)
+            )
+            arcs = np.where(sizes <= self._limits[s], arcs, _PRODUCT_LIMIT).min(axis=1)
+            after = np.full_like(length, _PRODUCT_LIMIT)
+            for size, arc in zip(range(low, high + 1), arcs.tolist(), strict=True):
+                np.minimum(after[size:], length[: len(length) - size] + arc, out=after[size:])
+            length = np.minimum(after, _PRODUCT_LIMIT)
+        return min(int(length[-1]), _MANY * 2**10) + int(self._fixed_time.sum())
+
+
+Proof = Literal["work", "lagrangian", "memory"]
+
+
+def _weights(instance: PipelineInstance) -> tuple[int, int]:
+    """Weight of X and of the tail of any one device group in the objective's maxima."""
+    terms = instance.objective.bottlenecks
+    forward = sum(term.weight for term in terms if term.forward)
+    backward = sum(term.weight for term in terms if term.backward)
+    return min(forward, backward), instance.objective.tail_weight
+
+
+def _fixed_time(instance: PipelineInstance) -> IntArray:
+    """[p] fixed part of X of each device group."""
+    per_stage = instance.stage_forward_ticks + instance.stage_backward_ticks
+    return per_stage.reshape(instance.chunks, instance.stages).sum(axis=0)
+
+
+def _masked(instance: PipelineInstance, table: IntArray) -> IntArray:
+    """Table with forbidden strategies priced out of every minimum."""
+    return np.where(instance.allowed, table, _MANY)
+
+
+def _one_class(instance: PipelineInstance) -> bool:
+    """Whether the tables per device group and size describe the instance."""
+    return len(instance.forward_ticks) == 1 and instance.chunks == 1
+
+
+def _rows(array: IntArray) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in array.tolist())
