@@ -33,12 +33,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from ilp_parallel.problems.pipeline import IntArray, PipelineInstance
+if TYPE_CHECKING:
+    from ilp_parallel.problems.pipeline import IntArray, PipelineInstance
 
 FloatArray = npt.NDArray[np.float64]
 _PRODUCT_LIMIT = 2**61
@@ -117,8 +118,8 @@ def lagrangian_bound(instance: PipelineInstance, multipliers: Multipliers) -> in
         If the multipliers do not have the shape of the instance or are negative.
     """
     tables = _LagrangianTables(instance)
-    sums = tables.checked(multipliers.sum_part, multipliers.sum_denominator)
-    peak = tables.checked(multipliers.peak_part, multipliers.peak_denominator)
+    sums = tables.checked(tables.time, multipliers.sum_part, multipliers.sum_denominator)
+    peak = tables.checked(tables.joint, multipliers.peak_part, multipliers.peak_denominator)
     least_sum = tables.least_sum(multipliers.sum_denominator, sums)
     return least_sum + tables.least_peak(multipliers.peak_denominator, peak)
 
@@ -146,11 +147,16 @@ class _LagrangianTables:
     @cached_property
     def _limits(self) -> IntArray:
         """[p, levels] most layers that fit when no transient exceeds the level."""
-        lightest = np.where(self._within[None], self._memory[:, None, :], _PRODUCT_LIMIT).min(axis=2)
-        fit = np.where(
-            lightest > 0, self._room // np.maximum(lightest, 1), self._instance.layers
+        lightest = np.where(self._within[None], self._memory[:, None, :], _PRODUCT_LIMIT).min(
+            axis=2
         )
+        fit = np.where(lightest > 0, self._room // np.maximum(lightest, 1), self._instance.layers)
         return np.where(self._room >= 0, np.minimum(fit, self._instance.layers), 0)
+
+    @property
+    def _largest_memory(self) -> int:
+        """No sum of layer memory or room exceeds it."""
+        return int(max(self._memory.max(), abs(self._room).max(), 1)) * self._instance.layers
 
     @property
     def memory_limit(self) -> IntArray:
@@ -170,11 +176,10 @@ class _LagrangianTables:
             reduced = np.where(within, price, np.inf).min(axis=2)
             dual = sizes[:, None] * reduced - slopes * self._room[:, level : level + 1]
             chosen[:, level] = slopes[np.arange(len(slopes)), dual.argmax(axis=1)]
-        largest_cost = int(cost.max()) * self._instance.layers + 1
-        largest_memory = int(max(self._memory.max(), abs(self._room).max())) * self._instance.layers
+        largest_cost = int(cost.max()) * self._instance.layers + int(self._fixed_joint.max()) + 1
         denominator = max(1, _PRODUCT_LIMIT // (4 * largest_cost))
         if chosen.max() > 0:
-            scale = _PRODUCT_LIMIT // (4 * largest_memory) / chosen.max()
+            scale = _PRODUCT_LIMIT // (4 * self._largest_memory) / chosen.max()
             denominator = max(1, min(denominator, int(scale)))
         denominator = 1 << (denominator.bit_length() - 1)
         return denominator, np.floor(chosen * denominator).astype(np.int64)
@@ -189,17 +194,20 @@ class _LagrangianTables:
         zero = np.zeros((len(slopes), 1))
         return np.concatenate([zero, np.maximum(slopes, 0.0)], axis=1)
 
-    def checked(self, rows: tuple[tuple[int, ...], ...], denominator: int) -> IntArray:
+    def checked(
+        self, cost: IntArray, rows: tuple[tuple[int, ...], ...], denominator: int
+    ) -> IntArray:
         """Multipliers as an array, refused where shape, sign or size would break the bound."""
         shape = self._room.shape
         if len(rows) != shape[0] or any(len(row) != shape[1] for row in rows) or denominator < 1:
             raise ValueError("multipliers do not have the shape of the instance")
         largest = max(max(row) for row in rows)
-        memory = int(max(self._memory.max(), abs(self._room).max())) * self._instance.layers
-        cost = int(self.joint.max()) * self._instance.layers
         if min(min(row) for row in rows) < 0:
             raise ValueError("a multiplier is negative")
-        if largest * memory + denominator * cost >= 2 * _PRODUCT_LIMIT:
+        products = largest * self._largest_memory + denominator * (
+            int(cost.max()) * self._instance.layers + int(self._fixed_joint.max())
+        )
+        if products >= 2 * _PRODUCT_LIMIT:
             raise ValueError("multipliers too large for 64-bit arithmetic")
         return np.array(rows, dtype=np.int64)
 
@@ -214,14 +222,15 @@ class _LagrangianTables:
 
     def most_layers(self, limit: int, denominator: int, multipliers: IntArray) -> IntArray:
         """[p] largest size whose joint cost is bounded by at most ``limit``."""
-        return self._most_layers(limit, denominator, multipliers, *self._peak(
-            denominator, multipliers
-        ))
+        return self._most_layers(
+            limit, denominator, multipliers, *self._peak(denominator, multipliers)
+        )
 
     def _peak(self, denominator: int, multipliers: IntArray) -> tuple[IntArray, IntArray]:
+        """Cheapest layer [levels] and cheapest priced layer [p, levels] in joint cost."""
         return (
-            np.maximum(self._cheapest(self.joint), 1),
-            np.maximum(self._reduced(self.joint, denominator, multipliers), 1),
+            self._cheapest(self.joint),
+            self._reduced(self.joint, denominator, multipliers),
         )
 
     def _most_layers(
@@ -233,8 +242,8 @@ class _LagrangianTables:
         reduced: IntArray,
     ) -> IntArray:
         spare = (limit - self._fixed_joint)[:, None]
-        plain = spare // cheapest[None, :]
-        priced = (spare * denominator + multipliers * self._room) // reduced
+        plain = _quotient(spare, cheapest[None, :])
+        priced = _quotient(spare * denominator + multipliers * self._room, reduced)
         sizes = np.minimum(np.minimum(plain, priced), self._limits)
         sizes = np.where(spare >= 0, sizes, 0).max(axis=1)
         return np.clip(sizes, 0, self._instance.max_layers)
@@ -280,7 +289,9 @@ class _LagrangianTables:
         return min(int(length[-1]), _MANY * 2**10) + int(self._fixed_time.sum())
 
 
-Proof = Literal["work", "lagrangian", "memory"]
+def _quotient(amount: IntArray, cost: IntArray) -> IntArray:
+    """How many units of a cost fit into an amount, rounded down; very many where they are free."""
+    return np.where(cost > 0, amount // np.maximum(cost, 1), _MANY)
 
 
 def _weights(instance: PipelineInstance) -> tuple[int, int]:

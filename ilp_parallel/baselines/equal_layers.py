@@ -13,6 +13,7 @@ free choice per layer. Before any knapsack is solved exactly, its linear relaxat
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,9 @@ from ilp_parallel.baselines.stage_knapsack import (
     transient_levels,
 )
 from ilp_parallel.baselines.stage_labels import Frontier, split_directions
-from ilp_parallel.problems.pipeline import PipelineInstance
+
+if TYPE_CHECKING:
+    from ilp_parallel.problems.pipeline import PipelineInstance
 
 IntArray = npt.NDArray[np.int64]
 _NEVER = 2**60
@@ -115,10 +118,9 @@ class EqualLayers:
                     most = max(most, room // lightest if lightest else instance.layers)
             others = instance.layers - sum(self._low) + self._low[s]
             self._high[s] = min(self._high[s], most, others)
-        return (
-            all(low <= high for low, high in zip(self._low, self._high, strict=True))
-            and sum(self._low) <= instance.layers <= sum(self._high)
-        )
+        return all(low <= high for low, high in zip(self._low, self._high, strict=True)) and sum(
+            self._low
+        ) <= instance.layers <= sum(self._high)
 
     def _most_layers(self, stage: int, limit: int) -> int:
         """Largest size whose bound is at most ``limit``; one below the smallest size if none."""
@@ -220,9 +222,9 @@ class EqualLayers:
         time, tail = self._time[allowed].tolist(), self._tail[allowed].tolist()
         crowded = -(-instance.layers // instance.stages)
         bottleneck = objective.bottlenecks[0].weight * self._least_bottleneck
-        all_time = min(
-            instance.stages * most_time, self.cutoff - 1 - bottleneck
-        ) - int(self._fixed_time.sum())
+        all_time = min(instance.stages * most_time, self.cutoff - 1 - bottleneck) - int(
+            self._fixed_time.sum()
+        )
         del least_total
         stages = [s for s in range(instance.stages) if self._high[s] >= crowded]
         best = 0

@@ -20,9 +20,7 @@ class GeneralLayers:
 
     def __init__(self, instance: PipelineInstance) -> None:
         self._instance = instance
-        self._known: dict[
-            tuple[int, int, int | None], dict[int, dict[int | None, Frontier]]
-        ] = {}
+        self._known: dict[tuple[int, int, int | None], dict[int, dict[int | None, Frontier]]] = {}
 
     def frontiers(
         self, stage: int, start: int, entry: int | None

@@ -87,9 +87,7 @@ def relax(items: Items, usable: IntArray, layers: int, room: int) -> Relaxation 
     return Relaxation(value, fast, slow, np.array(exact, dtype=np.int64))
 
 
-def _hull_edge(
-    time: IntArray, memory: IntArray, layers: int, room: int
-) -> tuple[int, int] | None:
+def _hull_edge(time: IntArray, memory: IntArray, layers: int, room: int) -> tuple[int, int] | None:
     """The edge (fast, slow) of the lower convex hull of (memory, time) above ``room / layers``."""
     order = np.lexsort((time, memory))
     hull: list[int] = []
@@ -126,9 +124,7 @@ def round_up(items: Items, relaxation: Relaxation, layers: int, room: int) -> tu
     )
 
 
-def transient_levels(
-    items: Items, usable: IntArray, capacity: int
-) -> list[tuple[IntArray, int]]:
+def transient_levels(items: Items, usable: IntArray, capacity: int) -> list[tuple[IntArray, int]]:
     """(strategies, room for the sum of memory) for every possible largest transient."""
     levels = np.unique(items.transient[usable]).tolist()
     return [(usable[items.transient[usable] <= level], capacity - level) for level in levels]

@@ -8,12 +8,15 @@ compared only at equal last strategy, and only where resharding makes it matter.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ilp_parallel.baselines.pareto import pareto_rows
-from ilp_parallel.problems.pipeline import PipelineInstance
+
+if TYPE_CHECKING:
+    from ilp_parallel.problems.pipeline import PipelineInstance
 
 IntArray = npt.NDArray[np.int64]
 Member = tuple[int, int]
@@ -47,8 +50,10 @@ def strategy_points(instance: PipelineInstance, group: int) -> IntArray:
             [
                 *times,
                 instance.tail_ticks,
-                *(instance.state_bytes + int(alive) * instance.activation_bytes
-                  for alive in rows[:, chunk]),
+                *(
+                    instance.state_bytes + int(alive) * instance.activation_bytes
+                    for alive in rows[:, chunk]
+                ),
                 instance.transient_bytes,
             ],
             axis=-1,

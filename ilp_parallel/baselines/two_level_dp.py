@@ -9,13 +9,16 @@ both being right.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ilp_parallel.baselines.equal_layers import EqualLayers
 from ilp_parallel.baselines.general_layers import GeneralLayers, fixed_chunks_optimum
 from ilp_parallel.baselines.plan_labels import place_stages
 from ilp_parallel.baselines.policies import policy_optimum
 from ilp_parallel.errors import InputError
-from ilp_parallel.problems.pipeline import PipelineInstance, PipelineSolution
+
+if TYPE_CHECKING:
+    from ilp_parallel.problems.pipeline import PipelineInstance, PipelineSolution
 
 
 @dataclass(frozen=True, slots=True)

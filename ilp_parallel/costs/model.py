@@ -19,7 +19,7 @@ from ilp_parallel.costs.ends import EndTail, EndWork, end_tail, end_work
 from ilp_parallel.costs.hardware import Group, Machine
 from ilp_parallel.costs.layer import FloatArray, LayerCosting, LayerPart
 from ilp_parallel.costs.shapes import RankShapes, rank_shapes
-from ilp_parallel.costs.states import StateCosting, ZeroPart, zero_part
+from ilp_parallel.costs.states import StateCosting, ZeroPart, exposed_traffic, zero_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,24 +97,19 @@ class CostModel:
     def layer_table(self, configuration: Configuration) -> LayerTable:
         """Price one block under every strategy of ``configuration``."""
         layer, zero = self.layer_part(configuration), self.zero_part(configuration)
-        compute_s = layer.forward.compute_s
-        hiding_s = layer.backward.compute_s + layer.recompute_s
-        forward_s = layer.forward.total_s + _exposed(zero.forward_traffic_s, compute_s)
-        backward_s = (layer.backward.total_s + layer.recompute_s) + _exposed(
-            zero.backward_traffic_s[:, None], hiding_s
-        )
-        once_s = zero.optimizer_s + _exposed(zero.next_forward_traffic_s, compute_s)
-        tail_s = once_s[:, None] + _exposed(zero.last_backward_traffic_s[:, None], hiding_s)
+        traffic = exposed_traffic(zero, layer)
+        forward_s = layer.forward.total_s + traffic.forward_s[:, 0]
+        backward_s = layer.backward.total_s + layer.recompute_s + traffic.backward_s
+        once_s = zero.optimizer_s[:, None] + traffic.next_forward_s + traffic.last_backward_s
         sets, variants = len(RECOMPUTE_SETS), len(zero.variants)
-        transient = zero.transient_bytes[:, None] + layer.transient_bytes
         return LayerTable(
             strategies=self.strategies(configuration),
             forward_s=np.repeat(forward_s, sets),
             backward_s=backward_s.ravel(),
-            tail_s=tail_s.ravel(),
+            tail_s=once_s.ravel(),
             state_bytes=np.repeat(zero.state_bytes, sets),
             activation_bytes=np.tile(layer.activation_bytes, variants),
-            transient_bytes=transient.ravel(),
+            transient_bytes=np.add.outer(zero.transient_bytes, layer.transient_bytes).ravel(),
         )
 
     def stage_costs(self, configuration: Configuration, in_flight: Sequence[int]) -> StageCosts:
@@ -281,9 +276,3 @@ class CostModel:
         leaves[-1] = pipeline * block > node
         crossing: FloatArray = leaves.astype(np.float64)
         return crossing
-
-
-def _exposed(traffic_s: FloatArray, hiding_s: float | FloatArray) -> FloatArray:
-    """Seconds of traffic that remain visible beside ``hiding_s`` seconds of compute."""
-    hidden: FloatArray = np.minimum(c.OVERLAP * traffic_s, hiding_s)
-    return traffic_s - hidden

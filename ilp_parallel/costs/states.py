@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ilp_parallel.configuration import ZERO_VARIANTS
-from ilp_parallel.costs.constants import MOMENTS, RECIPES
+from ilp_parallel.costs.constants import MOMENTS, OVERLAP, RECIPES
 
 if TYPE_CHECKING:
     from ilp_parallel.configuration import Zero
     from ilp_parallel.costs.hardware import Group, Machine
-    from ilp_parallel.costs.layer import FloatArray
+    from ilp_parallel.costs.layer import FloatArray, LayerPart
     from ilp_parallel.specs.job import JobSpec
 
 
@@ -126,4 +126,32 @@ def zero_part(costing: StateCosting, parameters: float, group: Group) -> ZeroPar
         last_backward_traffic_s=array([last.get(z, 0.0) for z in variants]),
         next_forward_traffic_s=array([following.get(z, 0.0) for z in variants]),
         optimizer_s=array([costing.optimizer_s(parameters, z, ranks) for z in variants]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExposedTraffic:
+    """ZeRO traffic of one block that no compute hides. ``[Z, R]``: variants, recomputation sets."""
+
+    forward_s: FloatArray  # [Z, 1] per microbatch
+    backward_s: FloatArray  # [Z, R] per microbatch
+    last_backward_s: FloatArray  # [Z, R] once per step: gradient synchronisation
+    next_forward_s: FloatArray  # [Z, 1] once per step: updated weights
+
+
+def exposed_traffic(zero: ZeroPart, layer: LayerPart) -> ExposedTraffic:
+    """Hide each block's traffic behind the compute of one block, its own."""
+    forward_s = layer.forward.compute_s
+    backward_s = layer.backward.compute_s + layer.recompute_s
+
+    def exposed(traffic_s: FloatArray, hiding_s: float | FloatArray) -> FloatArray:
+        column = traffic_s[:, None]
+        hidden: FloatArray = np.minimum(OVERLAP * column, hiding_s)
+        return column - hidden
+
+    return ExposedTraffic(
+        forward_s=exposed(zero.forward_traffic_s, forward_s),
+        backward_s=exposed(zero.backward_traffic_s, backward_s),
+        last_backward_s=exposed(zero.last_backward_traffic_s, backward_s),
+        next_forward_s=exposed(zero.next_forward_traffic_s, forward_s),
     )

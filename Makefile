@@ -1,0 +1,50 @@
+# Every target sets up what it needs: a virtual environment in .venv with the package and its tools.
+
+MODEL ?= gpt3
+CLUSTER ?=
+BATCH ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SUITED := import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11 python3.10 python; do \
+	$$candidate -c '$(SUITED)' >/dev/null 2>&1 && echo $$candidate && break; done)
+JOB = $(MODEL) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(BATCH),--batch $(BATCH)) $(ARGS)
+
+.PHONY: help solve compare test lint bench clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "variables: MODEL=$(MODEL) CLUSTER=$(CLUSTER) BATCH=$(BATCH) ARGS=$(ARGS)"
+
+solve: $(STAMP) ## prove the optimal plan of MODEL (on CLUSTER, with BATCH, options in ARGS)
+	@$(BIN)/ilp-parallel solve $(JOB)
+
+compare: $(STAMP) ## compare it with the plans of named heuristics
+	@$(BIN)/ilp-parallel compare $(JOB)
+
+test: lint ## lint, types and tests
+	$(BIN)/python -m pytest -n auto
+
+lint: $(STAMP) ## style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP) ## the benchmark of the README
+	@$(BIN)/python benchmarks/bench.py $(ARGS)
+
+clean: ## remove the environment, caches and builds
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "needs Python 3.10 to 3.13 with venv; set PYTHON=..." >&2; exit 1; }
+	@echo "setting up $(VENV)" >&2
+	@"$(PYTHON)" -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' >&2
+	@touch $@

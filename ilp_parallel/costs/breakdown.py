@@ -1,0 +1,252 @@
+"""What a plan's step time and memory consist of, per stage and term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ilp_parallel.configuration import RECOMPUTE_SETS
+from ilp_parallel.costs.states import exposed_traffic
+from ilp_parallel.schedules import in_flight_rows
+
+if TYPE_CHECKING:
+    from ilp_parallel.configuration import Configuration
+    from ilp_parallel.costs.model import CostModel
+    from ilp_parallel.plan import Plan
+    from ilp_parallel.specs.job import JobSpec
+    from ilp_parallel.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One named part; ``unit`` is ``s/microbatch``, ``s/step`` or ``bytes``."""
+
+    name: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class StagePrediction:
+    """One device group, per rank. The terms of each kind add up to the totals beside them."""
+
+    layers: int
+    microbatch_terms: tuple[Term, ...]  # add up to forward_s + backward_s
+    step_terms: tuple[Term, ...]  # add up to tail_s
+    memory_terms: tuple[Term, ...]  # add up to memory_bytes
+    forward_s: float  # F': per microbatch, outgoing sends included
+    backward_s: float  # B'
+    tail_s: float  # once per step
+    memory_bytes: float
+    usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A plan's step.
+
+    Model FLOPs: ``6 x`` matrix parameters (output matrix included, input embedding not) ``x``
+    tokens, and ``12 x layers x query width x sequence x tokens`` for attention, counted in full
+    although it is causal. Hardware FLOPs add what is recomputed. Utilisations are shares of the
+    matrix peak of the devices the plan uses.
+    """
+
+    stages: tuple[StagePrediction, ...]
+    reserve_terms: tuple[Term, ...]  # bytes of every device outside ``usable_bytes``
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    model_flops: float  # per step, all devices
+    hardware_flops: float  # per step, all devices
+    mfu: float
+    hfu: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage fits its devices."""
+        return all(stage.memory_bytes <= stage.usable_bytes for stage in self.stages)
+
+
+def model_flops(model: ModelSpec, job: JobSpec) -> float:
+    """FLOPs of one step by the convention of :class:`Prediction`."""
+    matrices = model.layers * model.layer_matrix_parameters + model.vocab * model.hidden
+    attention = 12.0 * model.layers * model.query_width * job.sequence_length
+    return job.tokens_per_step * (6.0 * matrices + attention)
+
+
+def step_time_s(
+    configuration: Configuration,
+    forward_s: list[float],
+    backward_s: list[float],
+    tail_s: list[float],
+) -> float:
+    """Seconds of one step from the device groups' F', B' and tails (the problem's objective)."""
+    m, v = configuration.microbatches, configuration.chunks
+    both = [f + b for f, b in zip(forward_s, backward_s, strict=True)]
+    if configuration.schedule == "gpipe":
+        return sum(both) + (m - 1) * (max(forward_s) + max(backward_s)) + max(tail_s)
+    return (sum(both) + (m * v - 1) * max(both)) / v + max(tail_s)
+
+
+def predict(costs: CostModel, plan: Plan) -> Prediction:
+    """Price a plan term by term from the parts the layer table is made of."""
+    configuration = plan.configuration
+    stages = _Stages(costs, plan)
+    groups = tuple(stages.group(s) for s in range(configuration.pipeline))
+    step = step_time_s(
+        configuration,
+        [stage.forward_s for stage in groups],
+        [stage.backward_s for stage in groups],
+        [stage.tail_s for stage in groups],
+    )
+    useful = model_flops(plan.model, plan.job)
+    hardware = useful + stages.recomputed_flops()
+    peak = costs.machine.peak_flops * configuration.devices * step
+    tokens_per_s = plan.job.tokens_per_step / step
+    names = ("context", "communicators", "fragmentation")
+    if plan.job.reserve_bytes is not None:
+        names = ("reserve", *names[1:])
+    reserve = costs.reserve_bytes(configuration)
+    return Prediction(
+        stages=groups,
+        reserve_terms=tuple(
+            Term(name, float(size), "bytes") for name, size in zip(names, reserve, strict=True)
+        ),
+        step_time_s=step,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=tokens_per_s / configuration.devices,
+        model_flops=useful,
+        hardware_flops=hardware,
+        mfu=useful / peak,
+        hfu=hardware / peak,
+    )
+
+
+class _Stages:
+    """The plan's layers by device group, with the parts that price them."""
+
+    def __init__(self, costs: CostModel, plan: Plan) -> None:
+        g = self._configuration = plan.configuration
+        self._costs = costs
+        self._layer, self._zero = costs.layer_part(g), costs.zero_part(g)
+        self._traffic = exposed_traffic(self._zero, self._layer)
+        self._ends, self._tail = costs.end_work(g), costs.end_tail(g)
+        index = {s: k for k, s in enumerate(costs.strategies(g))}
+        chosen = [divmod(index[s], len(RECOMPUTE_SETS)) for s in plan.strategies]
+        ends = np.cumsum(plan.sizes).tolist()
+        self._virtual = [
+            chosen[end - size : end] for end, size in zip(ends, plan.sizes, strict=True)
+        ]
+        self._rows = in_flight_rows(g.schedule, g.pipeline, g.chunks, g.microbatches)
+        self._in_flight = [int(rows[:, -1].max()) for rows in self._rows]
+        self._in_flight[0] = int(self._rows[0][:, 0].max())
+        self._fixed = costs.stage_costs(g, self._in_flight)
+
+    def group(self, group: int) -> StagePrediction:
+        """Everything about one device group."""
+        p, fixed = self._configuration.pipeline, self._fixed
+        chunks = self._virtual[group::p]
+        layers = [choice for chunk in chunks for choice in chunk]
+        outgoing = float(np.append(fixed.cut_s, 0.0)[group::p].sum())
+        incoming = float(np.append(0.0, fixed.cut_s)[group::p].sum())
+        microbatch = self._microbatch_terms(group, layers, incoming + outgoing)
+        forward = (
+            len(layers) * self._layer.forward.total_s
+            + sum(float(self._traffic.forward_s[z, 0]) for z, _ in layers)
+            + float(fixed.fixed_forward_s[group::p].sum())
+            + outgoing
+        )
+        step, memory = self._step_terms(group, layers), self._memory_terms(group, chunks)
+        return StagePrediction(
+            layers=len(layers),
+            microbatch_terms=microbatch,
+            step_terms=step,
+            memory_terms=memory,
+            forward_s=forward,
+            backward_s=sum(term.value for term in microbatch) - forward,
+            tail_s=sum(term.value for term in step),
+            memory_bytes=sum(term.value for term in memory),
+            usable_bytes=fixed.capacity_bytes,
+        )
+
+    def recomputed_flops(self) -> float:
+        """FLOPs recomputed in one step on all devices."""
+        g, per_set = self._configuration, self._layer.recompute_flops
+        layers = [r for chunk in self._virtual for _, r in chunk]
+        return sum(float(per_set[r]) for r in layers) * g.tensor * g.data * g.microbatches
+
+    def _first(self, group: int) -> bool:
+        return group == 0
+
+    def _last(self, group: int) -> bool:
+        return group == self._configuration.pipeline - 1
+
+    def _microbatch_terms(
+        self, group: int, layers: list[tuple[int, int]], sends_s: float
+    ) -> tuple[Term, ...]:
+        """Forward and backward of one microbatch through the group."""
+        both, traffic, ends = self._layer.forward + self._layer.backward, self._traffic, self._ends
+        n = len(layers)
+        embedding = ends.embedding_forward_s + ends.embedding_backward_s
+        head = ends.head_forward_s + ends.head_backward_s
+        zero = sum(float(traffic.forward_s[z, 0] + traffic.backward_s[z, r]) for z, r in layers)
+        return _terms(
+            "s/microbatch",
+            matmul=n * both.matmul_s,
+            attention=n * both.attention_s,
+            memory_bound=n * both.memory_bound_s,
+            tensor_traffic=n * both.tensor_traffic_s,
+            recomputation=sum(float(self._layer.recompute_s[r]) for _, r in layers),
+            zero_traffic=zero,
+            embedding=embedding if self._first(group) else 0.0,
+            head_and_loss=head if self._last(group) else 0.0,
+            pipeline_sends=sends_s,
+        )
+
+    def _step_terms(self, group: int, layers: list[tuple[int, int]]) -> tuple[Term, ...]:
+        """Once per step, after the last backward."""
+        traffic, tail = self._traffic, self._tail
+        at_end = self._first(group) or self._last(group)
+        return _terms(
+            "s/step",
+            gradient_sync=sum(float(traffic.last_backward_s[z, r]) for z, r in layers),
+            weight_gather=sum(float(traffic.next_forward_s[z, 0]) for z, _ in layers),
+            optimizer=sum(float(self._zero.optimizer_s[z]) for z, _ in layers),
+            embedding=tail.embedding_s if self._first(group) else 0.0,
+            head=tail.head_s if self._last(group) else 0.0,
+            tied_embeddings=tail.tied_s if at_end else 0.0,
+        )
+
+    def _memory_terms(self, group: int, chunks: list[list[tuple[int, int]]]) -> tuple[Term, ...]:
+        """Bytes at the group's worst instant."""
+        g, part, ends, tail = self._configuration, self._layer, self._ends, self._tail
+        parameters = float(self._costs.shapes(g.tensor).layer_parameters)
+        layers = [choice for chunk in chunks for choice in chunk]
+        states = [
+            self._costs.states.state(parameters, self._zero.variants[z], g.data) for z, _ in layers
+        ]
+        held = [sum(float(part.activation_bytes[r]) for _, r in chunk) for chunk in chunks]
+        transients = [
+            float(self._zero.transient_bytes[z] + part.transient_bytes[r]) for z, r in layers
+        ]
+        alive = self._in_flight[group]
+        first, last = self._first(group), self._last(group)
+        return _terms(
+            "bytes",
+            weights=sum(state.weights for state in states),
+            gradients=sum(state.gradients for state in states),
+            optimizer=sum(state.optimizer for state in states),
+            activations=max(float(row @ held) for row in self._rows[group]),
+            transient=max(transients, default=0.0),
+            embedding_states=tail.embedding.total if first else 0.0,
+            embedding_activations=alive * ends.embedding_bytes if first else 0.0,
+            head_states=tail.head.total if last else 0.0,
+            logits=alive * ends.head_bytes + ends.head_transient_bytes if last else 0.0,
+            communication_buffers=self._costs.buffer_bytes(g),
+        )
+
+
+def _terms(unit: str, **values: float) -> tuple[Term, ...]:
+    return tuple(Term(name, value, unit) for name, value in values.items())

@@ -1,0 +1,194 @@
+"""From a configuration to the integers of its pipeline instance (the only rounding there is).
+
+Seconds become ticks and bytes become whole bytes, both rounded up, so a plan that fits in integers
+fits, and the integer objective is never below the real one. :func:`rounding_ticks` bounds the
+difference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ilp_parallel.plan import Plan
+from ilp_parallel.problems.pipeline import (
+    IntArray,
+    PipelineInstance,
+    PipelineSolution,
+    Policy,
+)
+from ilp_parallel.schedules import in_flight_rows
+
+if TYPE_CHECKING:
+    from ilp_parallel.configuration import Configuration, Strategy
+    from ilp_parallel.costs.layer import FloatArray
+    from ilp_parallel.costs.model import CostModel
+    from ilp_parallel.spaces import Pins, Space
+
+
+def build_instance(
+    costs: CostModel, space: Space, pins: Pins, configuration: Configuration
+) -> PipelineInstance:
+    """The instance that is solved. Interleaved chunks of a device group are equal: folded.
+
+    Raises
+    ------
+    InputError
+        From the cost model, where the job cannot run on the device at all.
+    """
+    unfolded = unfolded_instance(costs, space, pins, configuration)
+    return fold(unfolded) if configuration.chunks > 1 else unfolded
+
+
+def unfolded_instance(
+    costs: CostModel, space: Space, pins: Pins, configuration: Configuration
+) -> PipelineInstance:
+    """The instance with every chunk of its own, as the simulator and the verifier want it."""
+    p, v = configuration.pipeline, configuration.chunks
+    in_flight = in_flight_rows(configuration.schedule, p, v, configuration.microbatches)
+    at_ends = [int(in_flight[s][:, -1 if s else 0].max()) for s in range(p)]
+    table = costs.layer_table(configuration)
+    stage = costs.stage_costs(configuration, at_ends)
+    layers = costs.model.layers
+    fixed_size = v > 1 or space.even_stages
+    least = layers // (p * v) if fixed_size else 1
+    most = least if fixed_size else layers - p + 1
+    tick_s = costs.job.tick_ns * 1e-9
+    return PipelineInstance(
+        stages=p,
+        chunks=v,
+        microbatches=configuration.microbatches,
+        schedule=configuration.schedule,
+        layer_class=np.zeros(layers, dtype=np.int64),
+        strategy_names=tuple(strategy.name for strategy in table.strategies),
+        allowed=np.array([[_allowed(space, pins, strategy) for strategy in table.strategies]]),
+        forward_ticks=_ceiling(table.forward_s / tick_s)[None],
+        backward_ticks=_ceiling(table.backward_s / tick_s)[None],
+        tail_ticks=_ceiling(table.tail_s / tick_s)[None],
+        state_bytes=_ceiling(table.state_bytes)[None],
+        activation_bytes=_ceiling(table.activation_bytes)[None],
+        transient_bytes=_ceiling(table.transient_bytes)[None],
+        fixed_forward_ticks=_ceiling(stage.fixed_forward_s / tick_s),
+        fixed_backward_ticks=_ceiling(stage.fixed_backward_s / tick_s),
+        fixed_tail_ticks=_ceiling(stage.fixed_tail_s / tick_s),
+        fixed_bytes=_ceiling(stage.fixed_bytes),
+        cut_ticks=_ceiling(stage.cut_s / tick_s),
+        capacity_bytes=np.full(p, stage.capacity_bytes, dtype=np.int64),
+        min_layers=np.full(p * v, least, dtype=np.int64),
+        max_layers=np.full(p * v, most, dtype=np.int64),
+        in_flight=in_flight,
+        policies=_policies(space, table.strategies, most),
+    )
+
+
+def fold(instance: PipelineInstance) -> PipelineInstance:
+    """Equal chunks in one: a layer stands for the layers at its place in all chunks of its group.
+
+    Exact: a solution of the folded instance and the same solution copied into every chunk have
+    equal numerators, and equal memory because with equal chunks the activations are their number
+    alive in all chunks together times those of one chunk.
+    """
+    p, v = instance.stages, instance.chunks
+
+    def per_group(values: IntArray) -> IntArray:
+        summed: IntArray = values.reshape(v, p).sum(axis=0)
+        return summed
+
+    return PipelineInstance(
+        stages=p,
+        chunks=1,
+        microbatches=instance.microbatches,
+        schedule=instance.schedule,
+        layer_class=instance.layer_class[: instance.layers // v],
+        strategy_names=instance.strategy_names,
+        allowed=instance.allowed,
+        forward_ticks=instance.forward_ticks * v,
+        backward_ticks=instance.backward_ticks * v,
+        tail_ticks=instance.tail_ticks * v,
+        state_bytes=instance.state_bytes * v,
+        activation_bytes=instance.activation_bytes,
+        transient_bytes=instance.transient_bytes,
+        fixed_forward_ticks=per_group(instance.stage_forward_ticks),
+        fixed_backward_ticks=per_group(instance.stage_backward_ticks),
+        fixed_tail_ticks=instance.fixed_tail_ticks,
+        fixed_bytes=instance.fixed_bytes,
+        cut_ticks=np.zeros(p - 1, dtype=np.int64),
+        capacity_bytes=instance.capacity_bytes,
+        min_layers=instance.min_layers[:p],
+        max_layers=instance.max_layers[:p],
+        in_flight=tuple(
+            np.array([[int(rows.sum(axis=1).max())]], dtype=np.int64) for rows in instance.in_flight
+        ),
+        policies=instance.policies,
+        fold=v,
+    )
+
+
+def unfold(solution: PipelineSolution, chunks: int) -> PipelineSolution:
+    """A folded solution copied into every chunk."""
+    return PipelineSolution(solution.sizes * chunks, solution.strategies * chunks)
+
+
+def plan_of(
+    costs: CostModel, space: Space, configuration: Configuration, solution: PipelineSolution
+) -> Plan:
+    """The plan of a (folded) solution."""
+    whole = unfold(solution, configuration.chunks)
+    strategies = costs.strategies(configuration)
+    return Plan(
+        model=costs.model,
+        cluster=costs.cluster,
+        job=costs.job,
+        space=space.name,
+        configuration=configuration,
+        sizes=whole.sizes,
+        strategies=tuple(strategies[k] for k in whole.strategies),
+    )
+
+
+def rounding_ticks(instance: PipelineInstance) -> int:
+    """Upper bound on integer minus real objective of any solution, in ticks.
+
+    Every rounded term adds less than one tick, as often as the objective counts it. ``fold`` terms
+    are counted as often as they were summed.
+    """
+    v, p = instance.fold * instance.chunks, instance.stages
+    layers = instance.layers * instance.fold
+    largest = int(instance.max_layers.max()) * v
+    weight = sum(term.weight for term in instance.objective.bottlenecks)
+    everywhere = 2 * layers + 4 * p * v
+    one_group = 2 * largest + 4 * v
+    tail = largest + 1
+    total = everywhere + weight * one_group + instance.objective.tail_weight * tail
+    return -(-total // instance.objective.divisor) + 1
+
+
+def _ceiling(values: FloatArray) -> IntArray:
+    return np.ceil(values).astype(np.int64)
+
+
+def _allowed(space: Space, pins: Pins, strategy: Strategy) -> bool:
+    return (
+        strategy.zero in space.zero
+        and strategy.recompute in space.recompute
+        and pins.allow_strategy(strategy)
+    )
+
+
+def _policies(
+    space: Space, strategies: tuple[Strategy, ...], largest_stage: int
+) -> tuple[Policy, ...] | None:
+    """The policies of a space over the strategies of a configuration."""
+    if space.freedom == "per-layer":
+        return None
+    usable = [k for k, s in enumerate(strategies) if s.zero in space.zero]
+    policies = [Policy(k, 0, k) for k in usable]
+    if space.freedom == "policy":
+        by_name = {(s.zero, s.recompute): k for k, s in enumerate(strategies)}
+        policies += [
+            Policy(by_name[zero, ("full",)], block, by_name[zero, ()])
+            for zero in dict.fromkeys(strategies[k].zero for k in usable)
+            for block in range(1, largest_stage)
+        ]
+    return tuple(policies)
