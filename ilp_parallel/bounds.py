@@ -137,9 +137,9 @@ class _LagrangianTables:
         self._memory = (
             instance.state_bytes[0, keep] + alive[:, None] * instance.activation_bytes[0, keep]
         )
-        transient = instance.transient_bytes[0, keep]
-        levels = np.unique(transient)
-        self._within = transient[None, :] <= levels[:, None]  # [levels, K]
+        self._transient = instance.transient_bytes[0, keep]
+        levels = np.unique(self._transient)
+        self._within = self._transient[None, :] <= levels[:, None]  # [levels, K]
         self._room = (instance.capacity_bytes - instance.fixed_bytes)[:, None] - levels[None, :]
         self._fixed_time = _fixed_time(instance)
         self._fixed_joint = weight * self._fixed_time + tail_weight * instance.fixed_tail_ticks
@@ -169,11 +169,13 @@ class _LagrangianTables:
         The dual function is piecewise linear and concave, its breakpoints are slopes between two
         strategies; floating point only chooses among them, any choice gives a valid bound.
         """
-        slopes = self._slopes(cost)  # [p, C]
-        price = slopes[:, :, None] * self._memory[:, None, :] + cost  # [p, C, K]
+        keep = self._undominated(cost)
+        memory = self._memory[:, keep]
+        slopes = _slopes(cost[keep], memory)  # [p, C]
+        price = slopes[:, :, None] * memory[:, None, :] + cost[keep]  # [p, C, kept]
         chosen = np.zeros(self._room.shape)
         for level, within in enumerate(self._within):
-            reduced = np.where(within, price, np.inf).min(axis=2)
+            reduced = np.where(within[keep], price, np.inf).min(axis=2)
             dual = sizes[:, None] * reduced - slopes * self._room[:, level : level + 1]
             chosen[:, level] = slopes[np.arange(len(slopes)), dual.argmax(axis=1)]
         largest_cost = int(cost.max()) * self._instance.layers + int(self._fixed_joint.max()) + 1
@@ -184,15 +186,13 @@ class _LagrangianTables:
         denominator = 1 << (denominator.bit_length() - 1)
         return denominator, np.floor(chosen * denominator).astype(np.int64)
 
-    def _slopes(self, cost: IntArray) -> FloatArray:
-        """[p, C] candidate multipliers: cost per byte between any two strategies; 0 among them."""
-        first, second = np.triu_indices(len(cost), 1)
-        rise = (cost[second] - cost[first]).astype(np.float64)
-        run = (self._memory[:, first] - self._memory[:, second]).astype(np.float64)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            slopes = np.where(run != 0, rise / np.where(run == 0, 1.0, run), 0.0)
-        zero = np.zeros((len(slopes), 1))
-        return np.concatenate([zero, np.maximum(slopes, 0.0)], axis=1)
+    def _undominated(self, cost: IntArray) -> IntArray:
+        """Strategies that no other one matches in cost, memory everywhere and transient."""
+        measures = np.column_stack([cost, self._memory.T, self._transient])  # [K, p + 2]
+        no_worse = (measures[:, None, :] <= measures[None, :, :]).all(axis=2)
+        first = np.arange(len(cost))[:, None] < np.arange(len(cost))[None, :]
+        beaten = no_worse & (~no_worse.T | first)
+        return np.flatnonzero(~beaten.any(axis=0))
 
     def checked(
         self, cost: IntArray, rows: tuple[tuple[int, ...], ...], denominator: int
@@ -287,6 +287,16 @@ class _LagrangianTables:
                 np.minimum(after[size:], length[: len(length) - size] + arc, out=after[size:])
             length = np.minimum(after, _PRODUCT_LIMIT)
         return min(int(length[-1]), _MANY * 2**10) + int(self._fixed_time.sum())
+
+
+def _slopes(cost: IntArray, memory: IntArray) -> FloatArray:
+    """[p, C] candidate multipliers: cost per byte between any two strategies; 0 among them."""
+    first, second = np.triu_indices(len(cost), 1)
+    rise = (cost[second] - cost[first]).astype(np.float64)
+    run = (memory[:, first] - memory[:, second]).astype(np.float64)
+    slopes = np.where(run != 0, rise / np.where(run == 0, 1.0, run), 0.0)
+    zero = np.zeros((len(slopes), 1))
+    return np.concatenate([zero, np.maximum(slopes, 0.0)], axis=1)
 
 
 def _quotient(amount: IntArray, cost: IntArray) -> IntArray:

@@ -64,3 +64,15 @@ class Configuration:
     def devices(self) -> int:
         """Devices used."""
         return self.pipeline * self.tensor * self.data
+
+    @property
+    def name(self) -> str:
+        """Short unique name, for instance ``pp8 tp4 dp32 mbs2 m24 vpp12 sp interleaved``."""
+        parts = [
+            f"pp{self.pipeline} tp{self.tensor} dp{self.data}",
+            f"mbs{self.microbatch} m{self.microbatches}",
+            f"vpp{self.chunks}" if self.chunks > 1 else "",
+            "sp" if self.sequence_parallel else "",
+            self.schedule,
+        ]
+        return " ".join(part for part in parts if part)

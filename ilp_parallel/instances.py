@@ -13,6 +13,7 @@ import numpy as np
 
 from ilp_parallel.plan import Plan
 from ilp_parallel.problems.pipeline import (
+    BoolArray,
     IntArray,
     PipelineInstance,
     PipelineSolution,
@@ -27,59 +28,91 @@ if TYPE_CHECKING:
     from ilp_parallel.spaces import Pins, Space
 
 
-def build_instance(
-    costs: CostModel, space: Space, pins: Pins, configuration: Configuration
-) -> PipelineInstance:
-    """The instance that is solved. Interleaved chunks of a device group are equal: folded.
+class InstanceBuilder:
+    """Builds the instances of one space; what only the space decides is computed once.
 
-    Raises
-    ------
-    InputError
-        From the cost model, where the job cannot run on the device at all.
+    Parameters
+    ----------
+    costs
+        Prices of one model on one cluster for one job.
+    space, pins
+        What may be chosen.
     """
-    unfolded = unfolded_instance(costs, space, pins, configuration)
-    return fold(unfolded) if configuration.chunks > 1 else unfolded
 
+    def __init__(self, costs: CostModel, space: Space, pins: Pins) -> None:
+        self.costs = costs
+        self.space = space
+        self._pins = pins
+        self._allowed: dict[int, BoolArray] = {}
+        self._names: dict[int, tuple[str, ...]] = {}
+        self._policies: dict[tuple[int, int], tuple[Policy, ...] | None] = {}
 
-def unfolded_instance(
-    costs: CostModel, space: Space, pins: Pins, configuration: Configuration
-) -> PipelineInstance:
-    """The instance with every chunk of its own, as the simulator and the verifier want it."""
-    p, v = configuration.pipeline, configuration.chunks
-    in_flight = in_flight_rows(configuration.schedule, p, v, configuration.microbatches)
-    at_ends = [int(in_flight[s][:, -1 if s else 0].max()) for s in range(p)]
-    table = costs.layer_table(configuration)
-    stage = costs.stage_costs(configuration, at_ends)
-    layers = costs.model.layers
-    fixed_size = v > 1 or space.even_stages
-    least = layers // (p * v) if fixed_size else 1
-    most = least if fixed_size else layers - p + 1
-    tick_s = costs.job.tick_ns * 1e-9
-    return PipelineInstance(
-        stages=p,
-        chunks=v,
-        microbatches=configuration.microbatches,
-        schedule=configuration.schedule,
-        layer_class=np.zeros(layers, dtype=np.int64),
-        strategy_names=tuple(strategy.name for strategy in table.strategies),
-        allowed=np.array([[_allowed(space, pins, strategy) for strategy in table.strategies]]),
-        forward_ticks=_ceiling(table.forward_s / tick_s)[None],
-        backward_ticks=_ceiling(table.backward_s / tick_s)[None],
-        tail_ticks=_ceiling(table.tail_s / tick_s)[None],
-        state_bytes=_ceiling(table.state_bytes)[None],
-        activation_bytes=_ceiling(table.activation_bytes)[None],
-        transient_bytes=_ceiling(table.transient_bytes)[None],
-        fixed_forward_ticks=_ceiling(stage.fixed_forward_s / tick_s),
-        fixed_backward_ticks=_ceiling(stage.fixed_backward_s / tick_s),
-        fixed_tail_ticks=_ceiling(stage.fixed_tail_s / tick_s),
-        fixed_bytes=_ceiling(stage.fixed_bytes),
-        cut_ticks=_ceiling(stage.cut_s / tick_s),
-        capacity_bytes=np.full(p, stage.capacity_bytes, dtype=np.int64),
-        min_layers=np.full(p * v, least, dtype=np.int64),
-        max_layers=np.full(p * v, most, dtype=np.int64),
-        in_flight=in_flight,
-        policies=_policies(space, table.strategies, most),
-    )
+    def build(self, configuration: Configuration) -> PipelineInstance:
+        """The instance that is solved. Interleaved chunks of a device group are equal: folded."""
+        unfolded = self.unfolded(configuration)
+        return fold(unfolded) if configuration.chunks > 1 else unfolded
+
+    def unfolded(self, configuration: Configuration) -> PipelineInstance:
+        """The instance with every chunk of its own, as the simulator and the verifier want it."""
+        costs = self.costs
+        p, v = configuration.pipeline, configuration.chunks
+        in_flight = in_flight_rows(configuration.schedule, p, v, configuration.microbatches)
+        at_ends = [int(in_flight[s][:, -1 if s else 0].max()) for s in range(p)]
+        table = costs.layer_table(configuration)
+        stage = costs.stage_costs(configuration, at_ends)
+        layers = costs.model.layers
+        fixed_size = v > 1 or self.space.even_stages
+        least = layers // (p * v) if fixed_size else 1
+        most = least if fixed_size else layers - p + 1
+        tick_s = costs.job.tick_ns * 1e-9
+        return PipelineInstance(
+            stages=p,
+            chunks=v,
+            microbatches=configuration.microbatches,
+            schedule=configuration.schedule,
+            layer_class=np.zeros(layers, dtype=np.int64),
+            strategy_names=self._strategy_names(table.strategies),
+            allowed=self._allowed_strategies(table.strategies),
+            forward_ticks=_ceiling(table.forward_s / tick_s)[None],
+            backward_ticks=_ceiling(table.backward_s / tick_s)[None],
+            tail_ticks=_ceiling(table.tail_s / tick_s)[None],
+            state_bytes=_ceiling(table.state_bytes)[None],
+            activation_bytes=_ceiling(table.activation_bytes)[None],
+            transient_bytes=_ceiling(table.transient_bytes)[None],
+            fixed_forward_ticks=_ceiling(stage.fixed_forward_s / tick_s),
+            fixed_backward_ticks=_ceiling(stage.fixed_backward_s / tick_s),
+            fixed_tail_ticks=_ceiling(stage.fixed_tail_s / tick_s),
+            fixed_bytes=_ceiling(stage.fixed_bytes),
+            cut_ticks=_ceiling(stage.cut_s / tick_s),
+            capacity_bytes=np.full(p, stage.capacity_bytes, dtype=np.int64),
+            min_layers=np.full(p * v, least, dtype=np.int64),
+            max_layers=np.full(p * v, most, dtype=np.int64),
+            in_flight=in_flight,
+            policies=self._policies_of(table.strategies, most),
+        )
+
+    def _strategy_names(self, strategies: tuple[Strategy, ...]) -> tuple[str, ...]:
+        key = len(strategies)
+        if key not in self._names:
+            self._names[key] = tuple(strategy.name for strategy in strategies)
+        return self._names[key]
+
+    def _allowed_strategies(self, strategies: tuple[Strategy, ...]) -> BoolArray:
+        """[1, K] what space and pins leave. Menus of equal length are equal."""
+        key = len(strategies)
+        if key not in self._allowed:
+            self._allowed[key] = np.array(
+                [[_allowed(self.space, self._pins, strategy) for strategy in strategies]]
+            )
+        return self._allowed[key]
+
+    def _policies_of(
+        self, strategies: tuple[Strategy, ...], largest_stage: int
+    ) -> tuple[Policy, ...] | None:
+        key = len(strategies), largest_stage
+        if key not in self._policies:
+            self._policies[key] = _policies(self.space, strategies, largest_stage)
+        return self._policies[key]
 
 
 def fold(instance: PipelineInstance) -> PipelineInstance:

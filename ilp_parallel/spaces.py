@@ -216,7 +216,11 @@ def enumerate_configurations(
                     yield configuration
                     continue
                 key = pins.refuse(configuration)
-                yield configuration if key is None else Refusal(str(configuration), f"PIN_{key}")
+                yield (
+                    configuration
+                    if key is None
+                    else Refusal(configuration.name, f"PIN_{key.upper()}")
+                )
 
 
 def _divisors(number: int) -> list[int]:

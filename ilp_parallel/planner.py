@@ -1,0 +1,374 @@
+"""Best-first search over configurations with an exact certificate.
+
+Every configuration gets a bound from its work alone. The configuration with the least bound is
+refined: first by Lagrangian multipliers, then, if the bound still beats the incumbent, by solving
+it exactly, as an integer program and by the dynamic program, which must agree. The search ends when
+no bound is below the incumbent.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from formulations import PIPELINE
+from ilp_parallel.baselines.two_level_dp import Optimum, two_level_dp
+from ilp_parallel.bounds import (
+    Multipliers,
+    lagrangian_bound,
+    lagrangian_multipliers,
+    memory_shortfall,
+    work_bound,
+)
+from ilp_parallel.certificate import (
+    Certificate,
+    ChosenPlan,
+    Fate,
+    LagrangianBound,
+    NoStrategy,
+    Open,
+    SearchStatus,
+    Solved,
+    TooLittleMemory,
+    WorkBound,
+)
+from ilp_parallel.costs.model import CostModel
+from ilp_parallel.errors import InputError
+from ilp_parallel.instances import InstanceBuilder, plan_of, rounding_ticks
+from ilp_parallel.problems.pipeline import evaluate
+from ilp_parallel.solvers.outcome import SolveOptions
+from ilp_parallel.solvers.registry import get_solver
+from ilp_parallel.spaces import Pins, Refusal, enumerate_configurations, get_space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from formulations.base import Formulation
+    from ilp_parallel.configuration import Configuration
+    from ilp_parallel.plan import Plan
+    from ilp_parallel.problems.pipeline import PipelineInstance, Schedule
+    from ilp_parallel.solvers.outcome import Outcome
+    from ilp_parallel.specs.cluster import ClusterSpec
+    from ilp_parallel.specs.job import JobSpec
+    from ilp_parallel.specs.model import ModelSpec
+
+ANY_SCHEDULE: tuple[Schedule, ...] = ("1f1b", "interleaved", "gpipe")
+
+
+class DisagreementError(Exception):
+    """The integer program and the dynamic program differ: a fault of this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchProgress:
+    """Where the search stands; values in ticks."""
+
+    elapsed_s: float
+    incumbent: int | None
+    bound: int | None
+    open_configurations: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How to search. ``None`` means no limit."""
+
+    space: str = "mixed"
+    schedules: tuple[Schedule, ...] = ANY_SCHEDULE
+    pins: Pins = field(default_factory=Pins)
+    formulation: str = "interval"
+    solver: str = "highs"
+    time_limit_s: float | None = None
+    seed: int = 0
+    threads: int = 1
+    progress: Callable[[SearchProgress], None] | None = None
+    cancelled: Callable[[], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The outcome of a search, certificate included. Ticks are those of ``job.tick_ns``."""
+
+    certificate: Certificate
+    plan: Plan | None
+    instance: PipelineInstance | None  # of the chosen configuration, folded
+    dp_ticks: int | None  # dynamic program over every configuration not closed by a bound
+    rounding_floor_ticks: int | None  # no real-valued plan is faster
+    solver: str
+    solver_version: str | None
+    search_s: float
+
+    @property
+    def status(self) -> SearchStatus:
+        """Coarse status."""
+        return self.certificate.status
+
+    @property
+    def fates(self) -> dict[str, int]:
+        """Number of configurations by fate; refusals count as ``rule``."""
+        counts = {"rule": len(self.certificate.refusals)}
+        for fate in self.certificate.fates:
+            kind = str(fate.__struct_config__.tag)
+            counts[kind] = counts.get(kind, 0) + 1
+        return counts
+
+
+def search(
+    model: ModelSpec, cluster: ClusterSpec, job: JobSpec, options: SearchOptions
+) -> SearchResult:
+    """Prove the optimal plan of a space, or that there is none.
+
+    Raises
+    ------
+    InputError
+        Unknown space, formulation or solver, or a formulation that does not apply.
+    DisagreementError
+        If the two exact methods differ.
+    """
+    return _Search(CostModel(model, cluster, job), options).run()
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A configuration that is not closed yet."""
+
+    index: int
+    configuration: Configuration
+    instance: PipelineInstance
+    bound: int
+    multipliers: Multipliers | None = None
+
+
+class _Search:
+    """State of one search."""
+
+    def __init__(self, costs: CostModel, options: SearchOptions) -> None:
+        self._started = time.perf_counter()
+        self._costs = costs
+        self._options = options
+        self._space = get_space(options.space)
+        self._builder = InstanceBuilder(costs, self._space, options.pins)
+        self._formulation = _get_formulation(options.formulation)
+        self._solver = get_solver(options.solver)
+        self._refusals: list[Refusal] = []
+        self._fates: dict[int, Fate] = {}
+        self._queue: list[tuple[int, int, _Candidate]] = []
+        self._incumbent: tuple[int, _Candidate, Optimum] | None = None
+        self._best_by_dp: int | None = None
+        self._rounding: dict[int, int] = {}
+        self._version: str | None = None
+
+    def run(self) -> SearchResult:
+        """Bound all, then refine best-first."""
+        self._bound_everything()
+        while self._queue and not self._stopped():
+            bound, _, candidate = heapq.heappop(self._queue)
+            self._report(bound)
+            if self._incumbent is not None and bound >= self._incumbent[0]:
+                self._close(candidate)
+            elif candidate.multipliers is None and self._tighten(candidate):
+                self._push(candidate)
+            else:
+                self._solve(candidate)
+        return self._result()
+
+    # --- bounding ----------------------------------------------------------------------------
+
+    def _bound_everything(self) -> None:
+        costs, options = self._costs, self._options
+        found = enumerate_configurations(
+            costs.model, costs.cluster, costs.job, self._space, options.pins, options.schedules
+        )
+        index = 0
+        for configuration in found:
+            if isinstance(configuration, Refusal):
+                self._refusals.append(configuration)
+                continue
+            self._bound(index, configuration)
+            index += 1
+
+    def _bound(self, index: int, configuration: Configuration) -> None:
+        instance = self._builder.build(configuration)
+        name = configuration.name
+        if not instance.allowed.any():
+            self._fates[index] = NoStrategy(name)
+            return
+        shortfall = memory_shortfall(instance)
+        if shortfall is not None:
+            self._fates[index] = TooLittleMemory(name, shortfall.placeable)
+            return
+        bound = instance.objective.ticks(work_bound(instance))
+        self._rounding[index] = rounding_ticks(instance)
+        self._push(_Candidate(index, configuration, instance, bound))
+
+    def _push(self, candidate: _Candidate) -> None:
+        heapq.heappush(self._queue, (candidate.bound, candidate.index, candidate))
+
+    def _tighten(self, candidate: _Candidate) -> bool:
+        """Try multipliers; false if the bound did not rise."""
+        multipliers = lagrangian_multipliers(candidate.instance)
+        if multipliers is None:
+            return False
+        numerator = lagrangian_bound(candidate.instance, multipliers)
+        bound = candidate.instance.objective.ticks(numerator)
+        if bound <= candidate.bound:
+            return False
+        candidate.bound, candidate.multipliers = bound, multipliers
+        return True
+
+    def _close(self, candidate: _Candidate) -> None:
+        name = candidate.configuration.name
+        self._fates[candidate.index] = (
+            WorkBound(name, candidate.bound)
+            if candidate.multipliers is None
+            else LagrangianBound(name, candidate.bound, candidate.multipliers)
+        )
+
+    # --- solving -----------------------------------------------------------------------------
+
+    def _solve(self, candidate: _Candidate) -> None:
+        """Solve one configuration twice, looking only for plans better than the incumbent."""
+        instance = candidate.instance
+        cutoff = None
+        if self._incumbent is not None:
+            cutoff = (self._incumbent[0] - 1) * instance.objective.divisor + 1
+        optimum = two_level_dp(instance, cutoff)
+        exact = None if optimum is None else optimum.numerator
+        outcome = self._solve_program(instance, cutoff)
+        by = ["two_level_dp"]
+        if outcome.status in ("optimal", "infeasible"):
+            by.append(f"{self._formulation.name}/{outcome.solver}")
+            claimed = outcome.objective if outcome.status == "optimal" else None
+            if claimed is not None and cutoff is not None and claimed >= cutoff:
+                claimed = None
+            if claimed != exact:
+                raise DisagreementError(
+                    f"{candidate.configuration.name}: {self._formulation.name} on "
+                    f"{outcome.solver} says {claimed}, the dynamic program says "
+                    f"{exact} (numerators)"
+                )
+        self._fates[candidate.index] = Solved(
+            candidate.configuration.name, exact, cutoff, tuple(by)
+        )
+        if optimum is not None:
+            value = instance.objective.ticks(optimum.numerator)
+            self._incumbent = value, candidate, optimum
+            self._best_by_dp = value
+
+    def _solve_program(self, instance: PipelineInstance, cutoff: int | None) -> Outcome:
+        reason = self._formulation.refuses(instance)
+        if reason is not None:
+            code, _, sentence = reason.partition(": ")
+            raise InputError(code, sentence, "use --formulation interval")
+        program = self._formulation.build(instance, cutoff)
+        options = SolveOptions(
+            time_limit_s=self._remaining_s(),
+            seed=self._options.seed,
+            threads=self._options.threads,
+            cancelled=self._options.cancelled if self._solver.features.cancellation else None,
+        )
+        outcome = self._solver(program, options)
+        self._version = outcome.version
+        if outcome.values is not None:
+            solution = self._formulation.decode(instance, outcome.values, cutoff)
+            evaluation = evaluate(instance, solution)
+            if not evaluation.feasible or evaluation.numerator != outcome.objective:
+                raise DisagreementError(
+                    f"{outcome.solver} returned a plan that its evaluation does not confirm"
+                )
+        return outcome
+
+    # --- limits, progress, result ------------------------------------------------------------
+
+    def _elapsed_s(self) -> float:
+        return time.perf_counter() - self._started
+
+    def _remaining_s(self) -> float | None:
+        limit = self._options.time_limit_s
+        return None if limit is None else max(0.0, limit - self._elapsed_s())
+
+    def _stopped(self) -> bool:
+        remaining = self._remaining_s()
+        if remaining is not None and remaining <= 0:
+            return True
+        return self._options.cancelled is not None and self._options.cancelled()
+
+    def _report(self, bound: int) -> None:
+        if self._options.progress is not None:
+            incumbent = self._incumbent and self._incumbent[0]
+            self._options.progress(
+                SearchProgress(self._elapsed_s(), incumbent, bound, len(self._queue) + 1)
+            )
+
+    def _result(self) -> SearchResult:
+        for bound, _, candidate in self._queue:
+            name = candidate.configuration.name
+            self._fates[candidate.index] = Open(name, bound, candidate.multipliers)
+        open_bound = min((bound for bound, _, _ in self._queue), default=None)
+        certificate = self._certificate(open_bound)
+        plan = instance = None
+        if self._incumbent is not None:
+            _, candidate, optimum = self._incumbent
+            instance = candidate.instance
+            plan = plan_of(self._costs, self._space, candidate.configuration, optimum.solution)
+        return SearchResult(
+            certificate=certificate,
+            plan=plan,
+            instance=instance,
+            dp_ticks=self._best_by_dp,
+            rounding_floor_ticks=self._rounding_floor() if plan is not None else None,
+            solver=self._options.solver,
+            solver_version=self._version,
+            search_s=self._elapsed_s(),
+        )
+
+    def _rounding_floor(self) -> int | None:
+        """Least bound of any configuration less what rounding up may have added to it."""
+        floors = []
+        for index, rounding in self._rounding.items():
+            fate = self._fates[index]
+            bound = self._incumbent[0] if self._incumbent and isinstance(fate, Solved) else None
+            if isinstance(fate, (WorkBound, LagrangianBound, Open)):
+                bound = fate.bound
+            if bound is not None:
+                floors.append(bound - rounding)
+        return min(floors, default=None)
+
+    def _certificate(self, open_bound: int | None) -> Certificate:
+        objective = chosen = None
+        if self._incumbent is not None:
+            objective, candidate, optimum = self._incumbent
+            chosen = ChosenPlan(candidate.configuration.name, optimum.solution)
+        known = [value for value in (objective, open_bound) if value is not None]
+        costs, options = self._costs, self._options
+        return Certificate(
+            model=costs.model,
+            cluster=costs.cluster,
+            job=costs.job,
+            space=self._space.name,
+            space_version=self._space.version,
+            pins=options.pins,
+            schedules=options.schedules,
+            status=_status(objective, open_bound),
+            objective_ticks=objective,
+            bound_ticks=min(known, default=None),
+            plan=chosen,
+            refusals=tuple(self._refusals),
+            fates=tuple(fate for _, fate in sorted(self._fates.items())),
+        )
+
+
+def _status(objective: int | None, open_bound: int | None) -> SearchStatus:
+    if objective is None:
+        return "infeasible" if open_bound is None else "unknown"
+    return "optimal" if open_bound is None or open_bound >= objective else "feasible"
+
+
+def _get_formulation(name: str) -> Formulation:
+    if name not in PIPELINE:
+        raise InputError(
+            "UNKNOWN_FORMULATION", f"no formulation {name!r}", f"use one of {', '.join(PIPELINE)}"
+        )
+    return PIPELINE[name]
