@@ -202,5 +202,5 @@ def test_every_formulation_is_registered() -> None:
 def test_every_solver_is_registered() -> None:
     from ilp_parallel.solvers.registry import SOLVERS
 
-    written = classes_with("ilp_parallel.solvers", "solve")
+    written = classes_with("ilp_parallel.solvers", "__call__", "relaxation")
     assert set(SOLVERS.values()) == written

@@ -1,0 +1,64 @@
+"""What pyproject.toml promises is what the tree holds."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+from importlib.metadata import entry_points, metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def strings_of(key: str) -> list[str]:
+    """Strings of the list assigned to a key of pyproject.toml (3.10 has no TOML reader)."""
+    match = re.search(rf"^{re.escape(key)} = \[(.*?)\]", PYPROJECT, re.MULTILINE | re.DOTALL)
+    assert match, f"no list {key} in pyproject.toml"
+    return re.findall(r'"([^"]+)"', match[1])
+
+
+def test_every_package_is_listed_and_every_listed_one_exists() -> None:
+    packages = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for top in ("ilp_parallel", "formulations")
+        for path in (ROOT / top).rglob("__init__.py")
+    }
+    assert set(strings_of("packages")) == packages | {"ilp_parallel.datasets"}
+
+
+def test_every_module_lies_in_a_package() -> None:
+    for top in ("ilp_parallel", "formulations"):
+        for path in (ROOT / top).rglob("*.py"):
+            assert (path.parent / "__init__.py").exists(), path
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "datasets").rglob("*.*")), ids=str)
+def test_every_data_file_is_shipped(path: Path) -> None:
+    patterns = strings_of('"ilp_parallel.datasets"')
+    name = path.relative_to(ROOT / "datasets").as_posix()
+    assert any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def test_every_data_pattern_finds_a_file() -> None:
+    for pattern in strings_of('"ilp_parallel.datasets"'):
+        assert list((ROOT / "datasets").glob(pattern)), pattern
+
+
+def test_metadata_of_the_installed_package() -> None:
+    assert metadata("ilp-parallel")["Requires-Python"] == "<3.14,>=3.10"
+    (script,) = entry_points(group="console_scripts", name="ilp-parallel")
+    assert script.value == "ilp_parallel.cli:main"
+
+
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"])
+def test_documents_are_there(name: str) -> None:
+    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) > 10
+
+
+def test_makefile_help_lists_every_target() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert set(re.findall(r"^([a-z]+):.*## ", text, re.MULTILINE)) == set(phony.split())
