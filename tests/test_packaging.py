@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ilp_parallel.specs.readers import cluster_names, data_root, model_names
+
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
@@ -42,9 +44,12 @@ def test_every_data_file_is_shipped(path: Path) -> None:
     assert any(fnmatch(name, pattern) for pattern in patterns)
 
 
-def test_every_data_pattern_finds_a_file() -> None:
-    for pattern in strings_of('"ilp_parallel.datasets"'):
-        assert list((ROOT / "datasets").glob(pattern)), pattern
+def test_presets_are_found_where_the_package_looks() -> None:
+    assert data_root().samefile(ROOT / "datasets")
+    assert {path.stem for path in (ROOT / "datasets/models").glob("*.json")} == set(model_names())
+    assert {path.stem for path in (ROOT / "datasets/clusters").glob("*.json")} == set(
+        cluster_names()
+    )
 
 
 def test_metadata_of_the_installed_package() -> None:
