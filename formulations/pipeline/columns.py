@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from formulations.pipeline.labels import Labels, Options, Slot, Target, grow, pareto
+from formulations.pipeline.labels import SCORES, Labels, Options, Slot, Target, grow, pareto
 from formulations.pipeline.pieces import (
     Filling,
     Fixed,
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from formulations.pipeline.labels import FloatArray, IntArray
     from ilp_parallel.problems.pipeline import Objective, PipelineInstance
+
+_NEAR = 1.25  # fillings are first tried for spans up to this multiple of the least bottleneck
 
 Shape = Literal["size", "range", "chunks"]
 
@@ -109,6 +111,7 @@ class Layout:
             tail_ticks=int(instance.fixed_tail_ticks[group]),
             memory=np.full(len(instance.in_flight[group]), int(instance.fixed_bytes[group])),
             capacity_bytes=int(instance.capacity_bytes[group]),
+            tail_weight=instance.objective.tail_weight,
         )
 
     def options(self, group: int) -> list[Options]:
@@ -185,6 +188,18 @@ class Layout:
                 result.append(Slot(kind, chunk, tuple(entries)))
         return result
 
+    def counts(self, group: int, kinds: int) -> IntArray:
+        """[spans, kinds] how many slots of each kind the pieces of a device group have."""
+        instance, spans = self.instance, self.spans[group]
+        if self.shape == "chunks":
+            used = [slot.kind for slot in self.slots(group, *spans[0])]
+            return np.bincount(used, minlength=kinds).astype(np.int64)[None, :]
+        one_hot = instance.layer_class[:, None] == np.arange(kinds)[None, :]
+        before = np.vstack([np.zeros(kinds, dtype=np.int64), one_hot.cumsum(axis=0)])
+        ends = np.array(spans, dtype=np.int64).reshape(-1, 2)
+        counts: IntArray = before[ends[:, 1]] - before[ends[:, 0]]
+        return counts
+
     def on_line(self, group: int, values: FloatArray) -> FloatArray:
         """``[nodes, nodes]`` of one value per span, infinite elsewhere."""
         matrix = np.full((self.nodes, self.nodes), math.inf)
@@ -235,9 +250,10 @@ class _Pieces:
 
     fixed: Fixed
     options: list[Options]
-    lower: FloatArray  # [spans]
-    multipliers: FloatArray  # [spans, R]
-    fillings: list[Filling | None]
+    counts: IntArray  # [spans, kinds]
+    lower: FloatArray  # [spans] least X
+    multipliers: FloatArray  # [spans, scores, R]
+    fillings: list[list[Filling]]  # [spans][scores], empty where there is none
 
 
 @lru_cache(maxsize=4)
@@ -245,52 +261,58 @@ def generate(instance: PipelineInstance, cutoff: int | None) -> Columns:
     """All columns that may be part of an optimal solution with numerator below the cutoff."""
     layout = Layout(instance)
     pieces = [_bounded(layout, group) for group in range(instance.stages)]
-    if cutoff is None and instance.policies is None:
-        cutoff = _own_cutoff(layout, pieces)
+    line = np.stack([layout.on_line(s, piece.lower) for s, piece in enumerate(pieces)])
+    if instance.policies is None and layout.reshard is None:
+        bottleneck = least_bottleneck(line)
+        for reach in (_NEAR * bottleneck, math.inf):
+            for piece in pieces:
+                _fill(piece, reach)
+            known = [_own_cutoff(layout, pieces, score) for score in range(len(SCORES))]
+            if any(found is not None for found in known):
+                break
+        cutoff = min((c for c in (*known, cutoff) if c is not None), default=None)
     objective = instance.objective
-    lower = np.stack([layout.on_line(s, piece.lower) for s, piece in enumerate(pieces)])
-    limit = caps(
-        lower,
+    ticks, value = caps(
+        line,
         cutoff,
         objective.tail_weight * layout.least_tail,
         min(term.weight for term in objective.bottlenecks),
     )
-    limits = [layout.off_line(group, limit[group]) for group in range(instance.stages)]
-    if instance.policies is not None:
-        batches = [
-            b for s, piece in enumerate(pieces) for b in _policy(layout, s, piece, limits[s])
-        ]
-    else:
-        batches = [b for s, piece in enumerate(pieces) for b in _free(layout, s, piece, limits[s])]
+    make = _free if instance.policies is None else _policy
+    batches: list[Columns] = []
+    for s, piece in enumerate(pieces):
+        limits = np.column_stack([layout.off_line(s, ticks[s]), layout.off_line(s, value[s])])
+        batches += make(layout, s, piece, limits)
     return _joined(instance, batches)
 
 
 def _bounded(layout: Layout, group: int) -> _Pieces:
-    """Knapsack bounds of all spans, and greedy fillings where they serve a purpose."""
-    instance, spans = layout.instance, layout.spans[group]
+    """Knapsack bounds of all spans of a device group."""
+    spans = layout.spans[group]
     fixed, options = layout.fixed(group), layout.options(group)
-    counts = np.zeros((len(spans), len(options)), dtype=np.int64)
-    if layout.shape == "chunks":
-        counts[0] = np.bincount([s.kind for s in layout.slots(group, 0, 1)], minlength=len(options))
-    else:
-        one_hot = instance.layer_class[:, None] == np.arange(len(options))[None, :]
-        before = np.vstack([np.zeros(len(options), dtype=np.int64), one_hot.cumsum(axis=0)])
-        ends = np.array(spans, dtype=np.int64).reshape(-1, 2)
-        counts = before[ends[:, 1]] - before[ends[:, 0]]
-    lower, multipliers = knapsack_bounds(fixed, options, counts)
-    fillings = [
-        greedy_filling(fixed, options, count, rates, instance.objective.tail_weight)
-        if layout.reshard is None and instance.policies is None and math.isfinite(bound)
-        else None
-        for count, rates, bound in zip(counts, multipliers, lower.tolist(), strict=True)
-    ]
-    return _Pieces(fixed, options, lower, multipliers, fillings)
+    counts = layout.counts(group, len(options))
+    bounds = [knapsack_bounds(fixed, options, counts, theta) for theta in SCORES]
+    lower, multipliers = np.ceil(bounds[0][0]), np.stack([rates for _, rates in bounds], axis=1)
+    return _Pieces(fixed, options, counts, lower, multipliers, [[] for _ in spans])
 
 
-def _own_cutoff(layout: Layout, pieces: list[_Pieces]) -> int | None:
+def _fill(piece: _Pieces, reach: float) -> None:
+    """Add greedy fillings to the spans whose least X is within reach and that have none."""
+    for i in np.flatnonzero(np.isfinite(piece.lower) & (piece.lower <= reach)).tolist():
+        if piece.fillings[i]:
+            continue
+        for theta, rates in zip(SCORES, piece.multipliers[i], strict=True):
+            filling = greedy_filling(piece.fixed, piece.options, piece.counts[i], rates, theta)
+            if filling is None:
+                piece.fillings[i].clear()
+                break
+            piece.fillings[i].append(filling)
+
+
+def _own_cutoff(layout: Layout, pieces: list[_Pieces], score: int) -> int | None:
     """One more than the numerator of a solution made of greedy fillings; None without one."""
     ticks = [
-        np.array([math.inf if f is None else float(f.ticks) for f in piece.fillings])
+        np.array([float(f[score].ticks) if f else math.inf for f in piece.fillings])
         for piece in pieces
     ]
     line = np.stack([layout.on_line(group, values) for group, values in enumerate(ticks)])
@@ -301,10 +323,7 @@ def _own_cutoff(layout: Layout, pieces: list[_Pieces]) -> int | None:
     chosen = []
     for group, (start, stop) in enumerate(path):
         span = (0, stop - start) if layout.shape == "size" else (start, stop)
-        filling = pieces[group].fillings[layout.spans[group].index(span)]
-        if filling is None:
-            return None
-        chosen.append(filling)
+        chosen.append(pieces[group].fillings[layout.spans[group].index(span)][score])
     objective = layout.instance.objective
     measures = np.stack([filling.measures for filling in chosen])
     weights = np.array([term.weight for term in objective.bottlenecks])
@@ -318,51 +337,62 @@ def _own_cutoff(layout: Layout, pieces: list[_Pieces]) -> int | None:
 
 def _free(layout: Layout, group: int, piece: _Pieces, limits: FloatArray) -> Iterator[Columns]:
     """Columns of one device group when every layer chooses freely."""
-    instance, weight = layout.instance, layout.instance.objective.tail_weight
-    if len(instance.objective.bottlenecks) == 1:  # a filling replaces all that is not better
-        worst = [_never_better(filling, layout) for filling in piece.fillings]
-        limits = np.minimum(limits, np.array(worst))
+    weight = layout.instance.objective.tail_weight
     wanted = [
-        (start, stop, limit, rates)
-        for (start, stop), limit, rates, lower in zip(
-            layout.spans[group],
-            limits.tolist(),
-            piece.multipliers,
-            piece.lower.tolist(),
-            strict=True,
+        (start, stop, _corners(layout, fillings, limit), rates)
+        for (start, stop), limit, rates, lower, fillings in zip(
+            layout.spans[group], limits, piece.multipliers, piece.lower, piece.fillings, strict=True
         )
-        if math.isfinite(lower) and lower <= limit
+        if math.isfinite(lower) and lower <= limit[0]
     ]
     for start, same in itertools.groupby(wanted, key=lambda span: span[0]):
         ends = list(same)
-        slots = layout.slots(group, start, ends[-1][1])
-        sizes = [len(layout.slots(group, start, stop)) for _, stop, _, _ in ends]
         targets = [
-            Target(size, limit, rates)
-            for size, (_, _, limit, rates) in zip(sizes, ends, strict=True)
+            Target(len(layout.slots(group, start, stop)), corners, rates)
+            for _, stop, corners, rates in ends
         ]
-        origin = _origin(layout, piece.fixed)
         grown = grow(
-            slots, piece.options, origin, targets, piece.fixed.capacity_bytes, layout.reshard
+            layout.slots(group, start, ends[-1][1]),
+            piece.options,
+            _origin(layout, piece.fixed),
+            targets,
+            piece.fixed.capacity_bytes,
+            layout.reshard,
         )
         for labels, (_, stop, _, _) in zip(grown, ends, strict=True):
-            tail = piece.fixed.tail_ticks + (labels.value - labels.ticks) // weight
+            tail = (labels.value - labels.ticks) // weight
             yield _reduced(layout, _columns(group, 0, start, stop, labels, tail))
 
 
-def _never_better(filling: Filling | None, layout: Layout) -> float:
-    """Contents with larger F' + B' than this can be exchanged for the filling."""
-    if filling is None:
-        return math.inf
-    excess = max(0, filling.tail_ticks - layout.least_tail)
-    return float(filling.ticks + layout.instance.objective.tail_weight * excess)
+def _corners(layout: Layout, fillings: list[Filling], limit: FloatArray) -> FloatArray:
+    """``[corners, 2]`` of (X, V): within the limit and not to be exchanged for a filling.
+
+    With one bottleneck a content that is no better than a filling in X and in V (tails below the
+    least largest tail counting as that) is not needed; what is left lies in the corners between
+    neighbouring fillings.
+    """
+    if len(layout.instance.objective.bottlenecks) > 1:
+        return limit[None, :]
+    weight, least = layout.instance.objective.tail_weight, layout.least_tail
+    points = sorted({(f.ticks, f.ticks + weight * max(f.tail_ticks, least)) for f in fillings})
+    steps = [(-math.inf, float(limit[1]))]
+    for ticks, value in points:
+        if value < steps[-1][1]:
+            steps.append((float(ticks), float(value)))
+    rights = [*(ticks for ticks, _ in steps[1:]), float(limit[0])]
+    corners = [
+        (min(right, float(limit[0])), value)
+        for right, (left, value) in zip(rights, steps, strict=True)
+        if left <= limit[0]
+    ]
+    return np.array(corners)
 
 
 def _origin(layout: Layout, fixed: Fixed) -> Labels:
-    """The label of an empty device group; its value leaves the fixed tail out."""
+    """The label of an empty device group."""
     return Labels(
         measures=fixed.measures[None, :],
-        value=np.array([fixed.ticks]),
+        value=np.array([fixed.ticks + fixed.tail_weight * fixed.tail_ticks]),
         memory=fixed.memory[None, :],
         transient=np.zeros(1, dtype=np.int64),
         links=np.full((1, 2 * layout.instance.chunks), -1),
@@ -411,7 +441,7 @@ def _reduced(layout: Layout, columns: Columns) -> Columns:
 def _policy(layout: Layout, group: int, piece: _Pieces, limits: FloatArray) -> Iterator[Columns]:
     """Columns of one device group when policies fix all strategies."""
     instance = layout.instance
-    for (start, stop), limit in zip(layout.spans[group], limits.tolist(), strict=True):
+    for (start, stop), limit in zip(layout.spans[group], limits[:, 0].tolist(), strict=True):
         chunks = layout.chunk_layers(group, start, stop)
         layers = np.concatenate([np.arange(c.start, c.stop) for c in chunks])
         slots = layout.slots(group, start, stop)

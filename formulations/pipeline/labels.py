@@ -17,14 +17,16 @@ in any solution. No bottleneck grows, ``X_a <= X_b``, and what the largest tail 
 
 Bound
 -----
-For any multiplier :math:`\lambda \ge 0` (ticks per byte) and row ``i`` a completed label has
+With the score :math:`z = (1-\theta) X + \theta V`, :math:`0 \le \theta \le 1`, any multiplier
+:math:`\lambda \ge 0` (ticks per byte) and memory row ``i`` a completed label has
 
 .. math::
-    X \ge X_{now} + \lambda (M_i + transient) - \lambda\,capacity
-      + \sum_{\text{slots to come}} \min_k (x_k + \lambda m_{ki}),
+    z \ge z_{now} + \lambda (M_i + transient) - \lambda\,capacity
+      + \sum_{\text{slots to come}} \min_k (z_k + \lambda m_{ki}).
 
-so a label whose right-hand side exceeds the largest useful ``X`` is dropped. It is evaluated in
-floating point with a relative margin of 1e-9, far above the error of a few additions.
+What is useful is a union of corners ``X <= a and V <= b``; a label is dropped if for each corner
+some score of :data:`SCORES` must exceed the corner's own. This is evaluated in floating point with
+a relative margin of 1e-9, far above the error of a few additions.
 """
 
 from __future__ import annotations
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
+
+SCORES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Weights theta of the value in the scores that bounds use; multiples of 1/4 are exact."""
 
 _BLOCK = 256  # points compared at once by pareto
 _MARGIN = 1e-9  # relative; float64 sums of this kind err by less than 1e-14
@@ -61,6 +66,11 @@ class Options:
         """[k] forward plus backward time."""
         total: IntArray = self.measures.sum(axis=1)
         return total
+
+    def score(self, theta: float) -> FloatArray:
+        """[k] ``(1 - theta) X + theta V``."""
+        result: FloatArray = (1.0 - theta) * self.ticks + theta * self.value
+        return result
 
     def take(self, index: IntArray) -> Options:
         """The options at the given positions."""
@@ -123,11 +133,22 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A number of slots that makes a column, and what may be useful there."""
+    """A number of slots that makes a column, and what is useful there, fixed parts included."""
 
     size: int
-    limit: float  # largest useful F' + B', fixed part included; may be infinite
-    multiplier: FloatArray  # [R] ticks per byte
+    corners: FloatArray  # [corners, 2] ticks: X and V at most; may be infinite
+    multipliers: FloatArray  # [scores, R] ticks per byte
+
+    @property
+    def score_limits(self) -> FloatArray:
+        """[corners, scores] score of each corner."""
+        limits = [
+            self.corners[:, round(theta)]
+            if theta in (0.0, 1.0)  # keeps 0 * infinity out
+            else self.corners @ np.array([1.0 - theta, theta])
+            for theta in SCORES
+        ]
+        return np.stack(limits, axis=1)
 
 
 def link_keys(links: IntArray) -> IntArray | None:
@@ -197,40 +218,57 @@ class _CompletionBound:
     """What the slots still to come add at least, after each number of slots."""
 
     target: Target
-    reduced: FloatArray  # [size + 1, R] ticks
+    reduced: FloatArray  # [size + 1, scores, R] ticks
     memory: IntArray  # [size + 1, R] bytes
+    limits: FloatArray  # [corners, scores] ticks, margin included
 
     @staticmethod
     def of(
         slots: Sequence[Slot], options: Sequence[Options], target: Target, capacity_bytes: int
     ) -> _CompletionBound:
-        rates = target.multiplier
-        least = [(o.ticks[:, None] + rates * o.memory).min(axis=0, initial=np.inf) for o in options]
+        rates = target.multipliers
+        least = [
+            np.stack(
+                [
+                    (o.score(theta)[:, None] + rate * o.memory).min(axis=0, initial=np.inf)
+                    for theta, rate in zip(SCORES, rates, strict=True)
+                ]
+            )
+            for o in options
+        ]
         lightest = [o.memory.min(axis=0, initial=capacity_bytes + 1) for o in options]
-        reduced = np.zeros((target.size + 1, len(rates)))
-        memory = np.zeros((target.size + 1, len(rates)), dtype=np.int64)
+        reduced = np.zeros((target.size + 1, *rates.shape))
+        memory = np.zeros((target.size + 1, rates.shape[1]), dtype=np.int64)
         for position in range(target.size - 1, -1, -1):
             kind = slots[position].kind
             reduced[position] = reduced[position + 1] + least[kind]
             memory[position] = memory[position + 1] + lightest[kind]
-        return _CompletionBound(target, reduced, memory)
+        reduced -= rates * capacity_bytes
+        limits = target.score_limits
+        scale = np.abs(limits) + rates.max(axis=1) * capacity_bytes
+        return _CompletionBound(target, reduced, memory, limits + _MARGIN * (1.0 + scale))
 
     def allows(
-        self, size: int, ticks: IntArray, memory: IntArray, capacity_bytes: int
+        self, size: int, ticks: IntArray, value: IntArray, peak: IntArray, capacity_bytes: int
     ) -> BoolArray:
-        """Which labels may still become useful here; memory ``[..., R]`` includes transients."""
-        result: BoolArray = np.ones(ticks.shape, dtype=np.bool_)
-        for row, rate in enumerate(self.target.multiplier.tolist()):
-            room = capacity_bytes - int(self.memory[size, row])
-            result &= memory[..., row] <= room
-            bound = self.target.limit + rate * capacity_bytes - float(self.reduced[size, row])
-            result &= ticks + rate * memory[..., row] <= bound + _MARGIN * (1.0 + abs(bound))
+        """Which labels of this size may still become useful; ``peak`` is ``[..., R]`` bytes."""
+        fits = np.logical_and.reduce(peak <= capacity_bytes - self.memory[size], axis=-1)
+        useful = np.zeros((len(self.limits), *ticks.shape), dtype=np.bool_)
+        useful |= fits
+        for index, theta in enumerate(SCORES):
+            score = (1.0 - theta) * ticks + theta * value
+            for row, rate in enumerate(self.target.multipliers[index].tolist()):
+                bound = score + rate * peak[..., row] + self.reduced[size, index, row]
+                useful &= bound <= self.limits[:, index].reshape(-1, *(1,) * ticks.ndim)
+        result: BoolArray = useful.any(axis=0)
         return result
 
     def admits(self, labels: Labels, capacity_bytes: int) -> BoolArray:
         """Which labels of full size fit and are useful."""
         peak = labels.memory.max(axis=1) + labels.transient
-        result: BoolArray = (peak <= capacity_bytes) & (labels.ticks <= self.target.limit)
+        corners = self.target.corners
+        inside = (labels.ticks[:, None] <= corners[:, 0]) & (labels.value[:, None] <= corners[:, 1])
+        result: BoolArray = (peak <= capacity_bytes) & inside.any(axis=1)
         return result
 
 
@@ -256,26 +294,27 @@ def _extend(
 ) -> Labels:
     """Every label with every option, pruned by the bounds and by dominance."""
     ticks = labels.ticks[:, None] + options.ticks[None, :]
+    value = labels.value[:, None] + options.value[None, :]
     transient = np.maximum(labels.transient[:, None], options.transient[None, :])
     memory = labels.memory[:, None, :] + options.memory[None, :, :]
     peak = memory + transient[:, :, None]
     wanted = np.zeros(ticks.shape, dtype=np.bool_)
     for bound in bounds:
-        wanted |= bound.allows(size, ticks, peak, capacity_bytes)
+        wanted |= bound.allows(size, ticks, value, peak, capacity_bytes)
     parent, option = np.nonzero(wanted)
     chosen = options.strategies[option]
     measures = labels.measures[parent] + options.measures[option]
-    value = labels.value[parent] + options.value[option]
+    worth = value[parent, option]
     links = labels.links[parent]
     if reshard_measures is not None:
         last = links[:, 2 * slot.chunk + 1]
         extra = np.where((last >= 0)[:, None], reshard_measures[last, chosen], 0)
         measures = measures + extra
-        value = value + extra.sum(axis=1)
+        worth = worth + extra.sum(axis=1)
         links[:, 2 * slot.chunk + 1] = chosen
     return Labels(
         measures,
-        value,
+        worth,
         memory[parent, option],
         transient[parent, option],
         links,

@@ -3,8 +3,9 @@ r"""What may be useful: bounds on the contents of device groups, before any colu
 A *piece* is a device group with the layers it may hold, seen as a step from one node to another
 of a line of boundaries; a plan is a path of pieces, one per device group.
 
-1. Knapsack bound. With multiplier :math:`\lambda \ge 0` on memory row ``i``,
-   :math:`X \ge \sum_{layers} \min_k (x_k + \lambda m_{ki}) - \lambda (capacity - \min transient)`.
+1. Knapsack bound. With multiplier :math:`\lambda \ge 0` on memory row ``i`` every score ``z`` (see
+   :mod:`formulations.pipeline.labels`) has
+   :math:`z \ge \sum_{layers} \min_k (z_k + \lambda m_{ki}) - \lambda (capacity - \min transient)`.
    The dual is concave and piecewise linear, so its maximum is at one of the slopes
    :math:`(x_a - x_b)/(m_b - m_a)`.
 2. A greedy filling that fits, for an upper bound.
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     from formulations.pipeline.labels import FloatArray, IntArray, Options
 
+_NUDGE = 1e-6  # relative; decides ties between the two options of a knapsack bound
+_PROHIBITIVE = 1e6  # ticks per byte; any tick is given for a byte
+_ROUNDS = 2  # improvements tried after the bound's own exchange
 _MARGIN = 1e-9  # relative; float64 sums of this kind err by less than 1e-14
 
 
@@ -36,6 +40,11 @@ class Fixed:
     tail_ticks: int
     memory: IntArray  # [R] bytes
     capacity_bytes: int
+    tail_weight: int
+
+    def score(self, theta: float) -> float:
+        """``(1 - theta) X + theta V`` of the fixed part."""
+        return self.ticks + theta * self.tail_weight * self.tail_ticks
 
     @property
     def ticks(self) -> int:
@@ -57,13 +66,13 @@ class Filling:
 
 
 def knapsack_bounds(
-    fixed: Fixed, options: Sequence[Options], counts: IntArray
+    fixed: Fixed, options: Sequence[Options], counts: IntArray, theta: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Lower bounds ``[pieces]`` on X (infinite: cannot fit) and best multipliers ``[pieces, R]``.
+    """Lower bounds ``[pieces]`` on a score (infinite: cannot fit), multipliers ``[pieces, R]``.
 
     ``counts`` is ``[pieces, kinds]``: how many slots of each kind a piece has.
     """
-    lower = np.full(len(counts), float(fixed.ticks))
+    lower = np.full(len(counts), fixed.score(theta))
     multipliers = np.zeros((len(counts), len(fixed.memory)))
     used = [kind for kind in range(len(options)) if counts[:, kind].any()]
     if not used or any(not len(options[kind].strategies) for kind in used):
@@ -73,29 +82,30 @@ def knapsack_bounds(
     transient = min(int(o.transient.min()) for o in chosen)
     for row, base in enumerate(fixed.memory.tolist()):
         budget = fixed.capacity_bytes - base - transient
-        rates = _slopes(chosen, row)
+        rates = _slopes(chosen, row, theta)
         reduced = np.stack(
             [
-                (o.ticks[:, None] + o.memory[:, row][:, None] * rates[None, :]).min(axis=0)
+                (o.score(theta)[:, None] + o.memory[:, row][:, None] * rates[None, :]).min(axis=0)
                 for o in chosen
             ]
         )
         dual = counts @ reduced - budget * rates[None, :]
         best = dual.argmax(axis=1)
-        value = dual[np.arange(len(counts)), best] + fixed.ticks
-        lower = np.maximum(lower, np.ceil(value - _MARGIN * (1.0 + np.abs(value))))
+        value = dual[np.arange(len(counts)), best] + fixed.score(theta)
+        scale = 1.0 + np.abs(value) + rates[best] * fixed.capacity_bytes
+        lower = np.maximum(lower, value - _MARGIN * scale)
         multipliers[:, row] = rates[best]
         lightest = np.array([int(o.memory[:, row].min()) for o in chosen])
         lower[counts @ lightest > budget] = math.inf
     return lower, multipliers
 
 
-def _slopes(options: Sequence[Options], row: int) -> FloatArray:
+def _slopes(options: Sequence[Options], row: int, theta: float) -> FloatArray:
     """All exchange rates (ticks per byte) between two options of a kind, and 0."""
     parts = [np.zeros(1)]
     for option in options:
-        ticks, memory = option.ticks, option.memory[:, row]
-        slower = ticks[:, None] - ticks[None, :]
+        score, memory = option.score(theta), option.memory[:, row]
+        slower = score[:, None] - score[None, :]
         lighter = memory[None, :] - memory[:, None]
         a, b = np.nonzero((slower > 0) & (lighter > 0))
         parts.append(slower[a, b] / lighter[a, b])
@@ -107,43 +117,72 @@ def greedy_filling(
     options: Sequence[Options],
     counts: IntArray,
     multiplier: FloatArray,
-    tail_weight: int,
+    theta: float,
 ) -> Filling | None:
-    """A content that fits: the bound's choice, made lighter if need be, then sped up slot by slot.
+    """A content that fits: the bound's choice, made lighter if need be, then made better.
 
     ``counts`` is ``[kinds]``; None where even the lightest choice of each kind does not fit.
     """
-    kinds = [kind for kind, count in enumerate(counts.tolist()) for _ in range(count)]
-    for rates in (multiplier, np.full_like(multiplier, 1e6)):
-        start = {
-            kind: int(
-                np.lexsort((o.memory.sum(axis=1), o.ticks + (o.memory * rates).sum(axis=1)))[0]
-            )
-            for kind, o in enumerate(options)
-            if counts[kind]
-        }
-        choice = [start[kind] for kind in kinds]
-        memory = fixed.memory + sum(
-            (options[kind].memory[k] for kind, k in zip(kinds, choice, strict=True)),
-            np.zeros_like(fixed.memory),
-        )
-        transient = max(int(options[kind].transient[k]) for kind, k in start.items())
-        if int(memory.max()) + transient <= fixed.capacity_bytes:
-            break
-    else:
+    kinds = np.flatnonzero(counts).tolist()
+    start = _light_start(fixed, options, counts, multiplier, theta)
+    if start is None:
         return None
-    measures, value = fixed.measures.copy(), 0
-    for kind, k in zip(kinds, choice, strict=True):
-        o = options[kind]
-        peak = (memory - o.memory[k] + o.memory).max(axis=1) + np.maximum(transient, o.transient)
-        fits = np.flatnonzero(peak <= fixed.capacity_bytes)
-        best = int(fits[np.lexsort((o.value[fits], o.ticks[fits]))[0]])
-        memory = memory - o.memory[k] + o.memory[best]
-        transient = max(transient, int(o.transient[best]))
-        measures = measures + o.measures[best]
-        value += int(o.value[best])
-    layers = int(measures.sum()) - fixed.ticks
-    return Filling(measures, fixed.tail_ticks + (value - layers) // tail_weight)
+    memory = fixed.memory + sum(options[q].memory[start[q]] * counts[q] for q in kinds)
+    transient = max(int(options[q].transient[start[q]]) for q in kinds)
+    measures, value = fixed.measures, fixed.score(1.0)
+    for q in kinds:
+        o, base, left = options[q], start[q], int(counts[q])
+        for rates in (multiplier * (1 - _NUDGE), *(np.zeros_like(multiplier),) * _ROUNDS):
+            times = _times(o, base, left, fixed.capacity_bytes - memory, transient)
+            fits = np.flatnonzero(times)
+            score = (o.score(theta) + o.memory @ rates)[fits]
+            best = int(fits[np.lexsort((o.value[fits], score))[0]]) if left else base
+            moved = 0 if best == base else int(times[best])
+            left -= moved
+            memory = memory + moved * (o.memory[best] - o.memory[base])
+            transient = max(transient, int(o.transient[best])) if moved else transient
+            measures = measures + moved * o.measures[best]
+            value += moved * int(o.value[best])
+        measures = measures + left * o.measures[base]
+        value += left * int(o.value[base])
+    return Filling(measures, (round(value) - int(measures.sum())) // fixed.tail_weight)
+
+
+def _light_start(
+    fixed: Fixed,
+    options: Sequence[Options],
+    counts: IntArray,
+    multiplier: FloatArray,
+    theta: float,
+) -> dict[int, int] | None:
+    """Per kind one option for all its slots that fits: the bound's lighter choice, or lightest."""
+    kinds = np.flatnonzero(counts).tolist()
+    for rates in (multiplier * (1 + _NUDGE), np.full_like(multiplier, _PROHIBITIVE)):
+        start = {
+            q: int(
+                np.lexsort(
+                    (
+                        options[q].memory.sum(axis=1),
+                        options[q].score(theta) + options[q].memory @ rates,
+                    )
+                )[0]
+            )
+            for q in kinds
+        }
+        memory = fixed.memory + sum(options[q].memory[k] * counts[q] for q, k in start.items())
+        transient = max(int(options[q].transient[k]) for q, k in start.items())
+        if int(memory.max()) + transient <= fixed.capacity_bytes:
+            return start
+    return None
+
+
+def _times(o: Options, base: int, left: int, room: IntArray, transient: int) -> IntArray:
+    """[k] how many of ``left`` slots can change from option ``base`` to each option."""
+    heavier = o.memory - o.memory[base]
+    free = room[None, :] - np.maximum(transient, o.transient)[:, None]
+    times = np.where(heavier > 0, free // np.maximum(heavier, 1), np.where(free < 0, 0, left))
+    result: IntArray = np.clip(times.min(axis=1), 0, left)
+    return result
 
 
 def other_pieces(lower: FloatArray) -> FloatArray:
@@ -188,21 +227,37 @@ def cheapest_path(cost: FloatArray) -> list[tuple[int, int]] | None:
     return path[::-1]
 
 
-def caps(lower: FloatArray, cutoff: int | None, tail_part: int, weight: int) -> FloatArray:
-    """``[p, nodes, nodes]`` largest X of each piece in a solution below the cutoff.
+def caps(
+    lower: FloatArray, cutoff: int | None, tail_part: int, weight: int
+) -> tuple[FloatArray, FloatArray]:
+    """``[p, nodes, nodes]`` each: largest X and V of a piece in a solution below the cutoff.
 
-    From ``X + others + weight * max(X, bottleneck) + tail_part <= cutoff - 1``; minus infinity
-    where the piece is on no path or its own bound exceeds the cap.
+    From ``X + w * tail + others + weight * max(X, bottleneck) <= cutoff - 1`` with
+    ``w * tail >= tail_part``; minus infinity where the piece is on no path or its own bound
+    exceeds the cap. Such pieces are taken out and the rest is bounded again until nothing changes.
     """
+    while True:
+        ticks, value = _caps_once(lower, cutoff, tail_part, weight)
+        left = np.where(np.isneginf(ticks), math.inf, lower)
+        if np.array_equal(left, lower):
+            return ticks, value
+        lower = left
+
+
+def _caps_once(
+    lower: FloatArray, cutoff: int | None, tail_part: int, weight: int
+) -> tuple[FloatArray, FloatArray]:
+    """Caps from the pieces left."""
     others = other_pieces(lower)
     usable = np.isfinite(others)
     if cutoff is None:
-        return np.where(usable, math.inf, -math.inf)
+        unlimited = np.where(usable, math.inf, -math.inf)
+        return unlimited, unlimited
     bottleneck = least_bottleneck(lower)
     if not math.isfinite(bottleneck):
-        return np.full(lower.shape, -math.inf)
-    room = np.where(usable, cutoff - 1 - tail_part - np.where(usable, others, 0.0), -math.inf)
-    cap = np.where(
-        room >= (1 + weight) * bottleneck, np.floor(room / (1 + weight)), room - weight * bottleneck
-    )
-    return np.where(lower <= cap, cap, -math.inf)
+        return np.full(lower.shape, -math.inf), np.full(lower.shape, -math.inf)
+    value = np.where(usable, cutoff - 1 - weight * bottleneck - others, -math.inf)
+    room = value + weight * bottleneck - tail_part
+    ticks = np.where(room >= (1 + weight) * bottleneck, room / (1 + weight), value - tail_part)
+    ticks = np.floor(ticks)
+    return np.where(lower <= ticks, ticks, -math.inf), value
