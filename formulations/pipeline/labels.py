@@ -252,9 +252,8 @@ class _CompletionBound:
         self, size: int, ticks: IntArray, value: IntArray, peak: IntArray, capacity_bytes: int
     ) -> BoolArray:
         """Which labels of this size may still become useful; ``peak`` is ``[..., R]`` bytes."""
-        fits = np.logical_and.reduce(peak <= capacity_bytes - self.memory[size], axis=-1)
-        useful = np.zeros((len(self.limits), *ticks.shape), dtype=np.bool_)
-        useful |= fits
+        fits = np.all(peak <= capacity_bytes - self.memory[size], axis=-1)
+        useful: BoolArray = np.broadcast_to(fits, (len(self.limits), *ticks.shape)).copy()
         for index, theta in enumerate(SCORES):
             score = (1.0 - theta) * ticks + theta * value
             for row, rate in enumerate(self.target.multipliers[index].tolist()):
