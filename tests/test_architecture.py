@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,7 +13,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLVER_PACKAGES = ("highspy", "ortools", "pulp")
-SOLVER_FREE = ("problems", "verify", "simulate", "baselines", "bounds", "certificate")
+SOLVER_FREE = (
+    *("specs", "costs", "problems", "configuration", "spaces", "instances", "plan"),
+    *("schedules", "schedule_bounds", "simulate", "bounds", "baselines"),
+    *("certificate", "verify", "export"),
+)
 """Parts of the package that must give the same answer whatever solver is installed."""
 
 
@@ -104,12 +110,13 @@ def reached(module: str) -> frozenset[str]:
 
 
 def solver_free_modules() -> list[str]:
-    """Modules in the parts named above, ``bounds`` covering ``schedule_bounds`` as well."""
+    """Modules in the parts named above, ``verify_something`` belonging to ``verify``."""
     return [
         module
         for module in FILES
-        if is_within(module, "ilp_parallel")
-        and any(part in (module + ".").split(".", 2)[1] for part in SOLVER_FREE)
+        if is_within(module, "ilp_parallel") and module.count(".")
+        for name in [module.split(".")[1]]
+        if name in SOLVER_FREE or name.startswith("verify")
     ]
 
 
@@ -137,6 +144,18 @@ def test_only_planner_and_command_line_import_formulations(module: str) -> None:
 def test_independent_checks_reach_no_solver_and_no_formulation(module: str) -> None:
     forbidden = ("formulations", "ilp_parallel.solvers", *SOLVER_PACKAGES)
     assert {name for name in reached(module) if is_within(name, *forbidden)} == set()
+
+
+def test_importing_independent_checks_loads_no_solver_and_no_formulation() -> None:
+    """The same at run time, where an import by computed name would show."""
+    modules = solver_free_modules()
+    lines = [*(f"import {module}" for module in modules), "import sys", r"print(*sys.modules)"]
+    run = [sys.executable, "-c", "; ".join(lines)]
+    done = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert loaded >= set(modules)
+    forbidden = ("formulations", "ilp_parallel.solvers", *SOLVER_PACKAGES)
+    assert {name for name in loaded if is_within(name, *forbidden)} == set()
 
 
 @pytest.mark.parametrize("module", list(FILES))

@@ -6,9 +6,14 @@ import re
 from fnmatch import fnmatch
 from importlib.metadata import entry_points, metadata
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from ilp_parallel.certificate import Fate
+from ilp_parallel.configuration import RECOMPUTE_SETS, ZERO_VARIANTS
+from ilp_parallel.problems.pipeline import Schedule
+from ilp_parallel.spaces import SPACES
 from ilp_parallel.specs.readers import cluster_names, data_root, model_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,6 +66,21 @@ def test_metadata_of_the_installed_package() -> None:
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"])
 def test_documents_are_there(name: str) -> None:
     assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) > 10
+
+
+def test_concepts_explain_every_name_of_a_choice_and_a_fate() -> None:
+    """Names that results print; a new one without an explanation fails here."""
+    text = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    fates = {str(fate.__struct_config__.tag) for fate in get_args(Fate)} | {"rule"}
+    modules = {module for modules in RECOMPUTE_SETS for module in modules}
+    names = {*SPACES, *get_args(Schedule), *ZERO_VARIANTS, *modules, *fates}
+    assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
 def test_makefile_help_lists_every_target() -> None:
