@@ -30,10 +30,11 @@ EFFICIENCY: dict[str, Efficiency] = {
     # fitted: nothing but the ratio to Ampere of published V100 GPT runs (125 TFLOP/s peak);
     # flash attention 1/2 do not run on Volta, third-party kernels reach about this (assumed)
     "volta": Efficiency(0.78, 0.40, 0.30, 0.80),
-    # matmul fitted on Korthikanti et al. 2022 (arXiv 2205.05198) table 5;
+    # matmul fitted on the eight iteration times of Korthikanti et al. 2022 (arXiv 2205.05198),
+    # table 5; what stragglers, jitter and kernel gaps cost there is part of it;
     # flash: FlashAttention-2 (Dao 2023, arXiv 2307.08691) figures 4-6, A100: up to 73 % forward,
     # 63 % backward at long sequences; taken a little below
-    "ampere": Efficiency(0.86, 0.62, 0.55, 0.85),
+    "ampere": Efficiency(0.80, 0.62, 0.55, 0.85),
     # matmul assumed: power-limited large matmuls of 650-750 of 989 TFLOP/s;
     # flash: FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608): 1.5-2.0x FlashAttention-2's 35 %
     "hopper": Efficiency(0.74, 0.58, 0.48, 0.87),
@@ -73,8 +74,9 @@ FLASH_BACKWARD_FACTOR = 2.5
 KERNEL_LAUNCH_S = 3.0e-6
 """Seconds per kernel that no other work hides (assumed)."""
 
-COLLECTIVE_BASE_S = 8.0e-6
-"""Seconds to start a collective, beside the latency of its links (assumed)."""
+COLLECTIVE_BASE_S = 20.0e-6
+"""Seconds lost per collective beside the latency of its links (assumed): start, skew between the
+ranks, and the slow ramp of messages of tens of megabytes."""
 
 LINK_EFFICIENCY_INTRA = 0.78
 """Share of the NVLink bandwidth NCCL reaches on large messages: about 230 of 300 GB/s on A100

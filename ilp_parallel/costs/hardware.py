@@ -53,7 +53,7 @@ class Machine:
         if peak is None:
             known = "/".join(sorted(device.peak_flops))
             raise InputError(
-                "PRECISION_NOT_SUPPORTED",
+                "PRECISION_NOT_ON_DEVICE",
                 f"{device.name} has no {precision} matrix units (it has {known})",
                 f"use another --precision than {job.precision}",
             )

@@ -90,10 +90,11 @@ class StoredBytes:
         return self.total - sum(self.dropped(module) for module in recompute)
 
     def rebuilt(self, recompute: tuple[str, ...]) -> float:
-        """Bytes alive at once while one block is recomputed."""
+        """Bytes alive at once while one block is recomputed: one half of it at a time."""
         if "full" in recompute:
             return self.total
-        return max((self.dropped(module) for module in recompute), default=0.0)
+        inside = max((self.dropped(name) for name in recompute if name != "layernorm"), default=0.0)
+        return inside + (self.norm_outputs / 2 if "layernorm" in recompute else 0.0)
 
 
 @dataclass(frozen=True, slots=True)

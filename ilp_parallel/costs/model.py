@@ -71,7 +71,7 @@ class CostModel:
     Raises
     ------
     InputError
-        ``PRECISION_NOT_SUPPORTED`` if the device lacks the recipe's matrix precision.
+        ``PRECISION_NOT_ON_DEVICE`` if the device lacks the recipe's matrix precision.
     """
 
     def __init__(self, model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
@@ -81,11 +81,12 @@ class CostModel:
         self.machine = Machine(cluster, job)
         self.states = StateCosting(job, self.machine)
         self._shapes: dict[int, RankShapes] = {}
+        self._tables: dict[tuple[int, int, int, int, bool], LayerTable] = {}
         self._layers: dict[tuple[int, int, bool], LayerPart] = {}
         self._ends: dict[tuple[int, int, bool], EndWork] = {}
         self._zeros: dict[tuple[int, int, int], ZeroPart] = {}
         self._tails: dict[tuple[int, int, int], EndTail] = {}
-        self._crossings: dict[tuple[int, int], FloatArray] = {}
+        self._crossings: dict[tuple[int, int, int], FloatArray] = {}
 
     def strategies(self, configuration: Configuration) -> tuple[Strategy, ...]:
         """Strategies a layer may choose from, recomputation varying fastest.
@@ -95,21 +96,33 @@ class CostModel:
         return _ALL if configuration.data > 1 else _REPLICATED
 
     def layer_table(self, configuration: Configuration) -> LayerTable:
-        """Price one block under every strategy of ``configuration``."""
+        """Price one block under every strategy of ``configuration``.
+
+        Neither schedule nor chunks matter: configurations that differ only there share one table,
+        whose arrays are read-only.
+        """
+        g = configuration
+        key = (g.tensor, g.data, g.pipeline, g.microbatch, g.sequence_parallel)
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = self._layer_table(g)
+        return table
+
+    def _layer_table(self, configuration: Configuration) -> LayerTable:
         layer, zero = self.layer_part(configuration), self.zero_part(configuration)
         traffic = exposed_traffic(zero, layer)
-        forward_s = layer.forward.total_s + traffic.forward_s[:, 0]
         backward_s = layer.backward.total_s + layer.recompute_s + traffic.backward_s
         once_s = zero.optimizer_s[:, None] + traffic.next_forward_s + traffic.last_backward_s
-        sets, variants = len(RECOMPUTE_SETS), len(zero.variants)
+        transient_bytes = zero.transient_bytes[:, None] + layer.transient_bytes
+        shape = transient_bytes.shape
         return LayerTable(
             strategies=self.strategies(configuration),
-            forward_s=np.repeat(forward_s, sets),
-            backward_s=backward_s.ravel(),
-            tail_s=once_s.ravel(),
-            state_bytes=np.repeat(zero.state_bytes, sets),
-            activation_bytes=np.tile(layer.activation_bytes, variants),
-            transient_bytes=np.add.outer(zero.transient_bytes, layer.transient_bytes).ravel(),
+            forward_s=_flat(layer.forward.total_s + traffic.forward_s, shape),
+            backward_s=_flat(backward_s, shape),
+            tail_s=_flat(once_s, shape),
+            state_bytes=_flat(zero.state_bytes[:, None], shape),
+            activation_bytes=_flat(layer.activation_bytes, shape),
+            transient_bytes=_flat(transient_bytes, shape),
         )
 
     def stage_costs(self, configuration: Configuration, in_flight: Sequence[int]) -> StageCosts:
@@ -254,25 +267,31 @@ class CostModel:
 
     def _cut_s(self, configuration: Configuration, boundary_bytes: float) -> FloatArray:
         """One-way exposed delay of every cut between virtual stages."""
-        p, block = configuration.pipeline, configuration.tensor * configuration.data
-        cuts = p * configuration.chunks - 1
-        if cuts == 0:
-            return np.zeros(0)
-        crosses = self._crossings.get((p, block))
+        p, v = configuration.pipeline, configuration.chunks
+        block = configuration.tensor * configuration.data
+        crosses = self._crossings.get((p, block, v))
         if crosses is None:
-            crosses = self._crossings[p, block] = self._crossing(p, block)
+            crosses = self._crossings[p, block, v] = self._crossing(p, block, v)
         inside, outside = self._link(True), self._link(False)
         near = inside.latency_s + boundary_bytes / inside.bandwidth_bytes_per_s
         far = outside.latency_s + boundary_bytes / outside.bandwidth_bytes_per_s
-        share = c.INTERLEAVED_SEND_EXPOSED if configuration.chunks > 1 else 1.0
-        delay = (near + crosses * (far - near)) * share
-        return np.tile(delay, configuration.chunks)[:cuts]
+        share = c.INTERLEAVED_SEND_EXPOSED if v > 1 else 1.0
+        return (near + crosses * (far - near)) * share
 
-    def _crossing(self, pipeline: int, block: int) -> FloatArray:
-        """[p] 1.0 where the link from device group s to the next (cyclically) leaves a node."""
+    def _crossing(self, pipeline: int, block: int, chunks: int) -> FloatArray:
+        """[V - 1] 1.0 where a cut's link leaves a node; the last group sends to the first."""
         node = self.machine.devices_per_node
         starts = np.arange(pipeline, dtype=np.int64) * block
         leaves = starts // node != (starts + 2 * block - 1) // node
         leaves[-1] = pipeline * block > node
-        crossing: FloatArray = leaves.astype(np.float64)
+        crossing: FloatArray = np.tile(leaves.astype(np.float64), chunks)[:-1]
         return crossing
+
+
+def _flat(values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """``[K]`` read-only copy of values by ZeRO variant and recomputation set."""
+    table = np.empty(shape)
+    table[...] = values
+    flat: FloatArray = table.ravel()
+    flat.flags.writeable = False
+    return flat
