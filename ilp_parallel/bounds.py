@@ -24,8 +24,8 @@ row of group ``s`` when no transient exceeds :math:`\theta`, ``n`` layers of cos
     - \lambda_{s\theta} (A_s - \theta) \Big)
 
 with :math:`A_s` = capacity - fixed memory. This holds for any multipliers; those of the linear
-relaxation make it tight. ``S_0`` is a shortest path over boundaries with arc lengths
-:math:`g_s(n)` for ``y = x``; ``Y_0`` the smallest ``Y`` for which the sizes with
+relaxation make it tight. With a price :math:`\nu` per layer, :math:`S_0 = \nu L + \sum_s \min_n
+(g_s(n) - \nu n)` for ``y = x``; ``Y_0`` is the smallest ``Y`` for which the sizes with
 :math:`g_s(n) \le Y` for ``y = w x + gamma tau`` can sum to ``L``.
 """
 
@@ -50,11 +50,13 @@ _MANY = 2**40
 class Multipliers:
     """Memory multipliers ``numerators / denominator``, per device group and transient level.
 
-    ``sum_part`` belongs to the sum of times, ``peak_part`` to the largest of ``w X + gamma tail``.
+    ``sum_part`` belongs to the sum of times, ``peak_part`` to the largest of ``w X + gamma tail``;
+    ``layer_price`` (ticks) is the multiplier of "all layers are placed" in the sum.
     """
 
     sum_denominator: int
     sum_part: tuple[tuple[int, ...], ...]
+    layer_price: int
     peak_denominator: int
     peak_part: tuple[tuple[int, ...], ...]
 
@@ -98,15 +100,19 @@ def lagrangian_multipliers(instance: PipelineInstance) -> Multipliers | None:
     tables = _LagrangianTables(instance)
     balanced = np.full(instance.stages, -(-instance.layers // instance.stages), dtype=np.int64)
     balanced = np.clip(balanced, instance.min_layers, instance.max_layers)
-    joint = tables.joint
-    peak_denominator, peak = tables.best_multipliers(joint, balanced)
-    limit = tables.least_peak(peak_denominator, peak)
-    critical = tables.most_layers(limit - 1, peak_denominator, peak) + 1
-    refined_denominator, refined = tables.best_multipliers(joint, critical)
-    if tables.least_peak(refined_denominator, refined) > limit:
-        peak_denominator, peak = refined_denominator, refined
-    sum_denominator, sums = tables.best_multipliers(tables.time, balanced)
-    return Multipliers(sum_denominator, _rows(sums), peak_denominator, _rows(peak))
+    denominator, peak = tables.best_multipliers(tables.joint, balanced)
+    if (instance.min_layers < instance.max_layers).any():
+        limit = tables.least_peak(denominator, peak)
+        critical = tables.most_layers(limit - 1, denominator, peak) + 1
+        refined_denominator, refined = tables.best_multipliers(tables.joint, critical)
+        if tables.least_peak(refined_denominator, refined) > limit:
+            denominator, peak = refined_denominator, refined
+    weight = _weights(instance)[0]
+    sums = denominator * weight, peak
+    if weight == 0:
+        sums = tables.best_multipliers(tables.time, balanced)
+    price = tables.layer_price(*sums)
+    return Multipliers(sums[0], _rows(sums[1]), price, denominator, _rows(peak))
 
 
 def lagrangian_bound(instance: PipelineInstance, multipliers: Multipliers) -> int:
@@ -120,7 +126,7 @@ def lagrangian_bound(instance: PipelineInstance, multipliers: Multipliers) -> in
     tables = _LagrangianTables(instance)
     sums = tables.checked(tables.time, multipliers.sum_part, multipliers.sum_denominator)
     peak = tables.checked(tables.joint, multipliers.peak_part, multipliers.peak_denominator)
-    least_sum = tables.least_sum(multipliers.sum_denominator, sums)
+    least_sum = tables.least_sum(multipliers.sum_denominator, sums, multipliers.layer_price)
     return least_sum + tables.least_peak(multipliers.peak_denominator, peak)
 
 
@@ -137,6 +143,7 @@ class _LagrangianTables:
         self._memory = (
             instance.state_bytes[0, keep] + alive[:, None] * instance.activation_bytes[0, keep]
         )
+        self._extremes = self._memory[[int(alive.argmin()), int(alive.argmax())]]
         self._transient = instance.transient_bytes[0, keep]
         levels = np.unique(self._transient)
         self._within = self._transient[None, :] <= levels[:, None]  # [levels, K]
@@ -147,13 +154,11 @@ class _LagrangianTables:
     @cached_property
     def _limits(self) -> IntArray:
         """[p, levels] most layers that fit when no transient exceeds the level."""
-        lightest = np.where(self._within[None], self._memory[:, None, :], _PRODUCT_LIMIT).min(
-            axis=2
-        )
-        fit = np.where(lightest > 0, self._room // np.maximum(lightest, 1), self._instance.layers)
+        lightest = np.stack([self._memory[:, w].min(axis=1) for w in self._within], axis=1)
+        fit = _quotient(self._room, lightest)
         return np.where(self._room >= 0, np.minimum(fit, self._instance.layers), 0)
 
-    @property
+    @cached_property
     def _largest_memory(self) -> int:
         """No sum of layer memory or room exceeds it."""
         return int(max(self._memory.max(), abs(self._room).max(), 1)) * self._instance.layers
@@ -161,7 +166,8 @@ class _LagrangianTables:
     @property
     def memory_limit(self) -> IntArray:
         """[p] most layers that fit at all."""
-        return self._limits.max(axis=1)
+        most: IntArray = self._limits.max(axis=1)
+        return most
 
     def best_multipliers(self, cost: IntArray, sizes: IntArray) -> tuple[int, IntArray]:
         """Denominator and numerators [p, levels] that are best for stages of the given sizes.
@@ -175,10 +181,11 @@ class _LagrangianTables:
         price = slopes[:, :, None] * memory[:, None, :] + cost[keep]  # [p, C, kept]
         chosen = np.zeros(self._room.shape)
         for level, within in enumerate(self._within):
-            reduced = np.where(within[keep], price, np.inf).min(axis=2)
-            dual = sizes[:, None] * reduced - slopes * self._room[:, level : level + 1]
-            chosen[:, level] = slopes[np.arange(len(slopes)), dual.argmax(axis=1)]
-        largest_cost = int(cost.max()) * self._instance.layers + int(self._fixed_joint.max()) + 1
+            if within[keep].any():
+                reduced = price[:, :, within[keep]].min(axis=2)
+                dual = sizes[:, None] * reduced - slopes * self._room[:, level : level + 1]
+                chosen[:, level] = slopes[np.arange(len(slopes)), dual.argmax(axis=1)]
+        largest_cost = int(cost.max()) * self._instance.layers + 1
         denominator = max(1, _PRODUCT_LIMIT // (4 * largest_cost))
         if chosen.max() > 0:
             scale = _PRODUCT_LIMIT // (4 * self._largest_memory) / chosen.max()
@@ -187,8 +194,11 @@ class _LagrangianTables:
         return denominator, np.floor(chosen * denominator).astype(np.int64)
 
     def _undominated(self, cost: IntArray) -> IntArray:
-        """Strategies that no other one matches in cost, memory everywhere and transient."""
-        measures = np.column_stack([cost, self._memory.T, self._transient])  # [K, p + 2]
+        """Strategies that no other one matches in cost, memory and transient.
+
+        Memory is linear in the number alive, so the least and the largest number decide.
+        """
+        measures = np.column_stack([cost, self._extremes.T, self._transient])
         no_worse = (measures[:, None, :] <= measures[None, :, :]).all(axis=2)
         first = np.arange(len(cost))[:, None] < np.arange(len(cost))[None, :]
         beaten = no_worse & (~no_worse.T | first)
@@ -204,89 +214,70 @@ class _LagrangianTables:
         largest = max(max(row) for row in rows)
         if min(min(row) for row in rows) < 0:
             raise ValueError("a multiplier is negative")
-        products = largest * self._largest_memory + denominator * (
-            int(cost.max()) * self._instance.layers + int(self._fixed_joint.max())
-        )
+        products = largest * self._largest_memory
+        products += denominator * int(cost.max()) * self._instance.layers
         if products >= 2 * _PRODUCT_LIMIT:
             raise ValueError("multipliers too large for 64-bit arithmetic")
         return np.array(rows, dtype=np.int64)
 
-    def _reduced(self, cost: IntArray, denominator: int, multipliers: IntArray) -> IntArray:
-        """[p, levels] cheapest ``denominator * cost + multiplier * memory`` of one layer."""
-        price = denominator * cost + multipliers[:, :, None] * self._memory[:, None, :]
-        return np.where(self._within[None], price, 2 * _PRODUCT_LIMIT).min(axis=2)
+    def _stage_costs(self, cost: IntArray, denominator: int, multipliers: IntArray) -> IntArray:
+        """[p, n] lower bounds ``g_s(n)`` for n = 0..most layers of any stage; not rising beyond.
 
-    def _cheapest(self, cost: IntArray) -> IntArray:
-        """[levels] cheapest layer when no transient exceeds the level."""
-        return np.where(self._within, cost, _PRODUCT_LIMIT).min(axis=1)
+        Sizes that do not fit cost ``_PRODUCT_LIMIT``.
+        """
+        cheapest = np.array([cost[within].min() for within in self._within])
+        price = denominator * cost + multipliers[:, :, None] * self._memory[:, None, :]
+        reduced = np.stack(
+            [price[:, i, within].min(axis=1) for i, within in enumerate(self._within)], axis=1
+        )
+        most = int(np.minimum(self.memory_limit, self._instance.max_layers).max())
+        sizes = np.arange(most + 1)
+        plain = sizes * cheapest[:, None]  # [levels, n]
+        priced = -((multipliers * self._room)[:, :, None] - sizes * reduced[:, :, None])
+        bounds = np.maximum(plain, -(-priced // denominator))
+        fits = sizes <= self._limits[:, :, None]
+        costs: IntArray = np.where(fits, bounds, _PRODUCT_LIMIT).min(axis=1)
+        costs[sizes[None, :] > self._instance.max_layers[:, None]] = _PRODUCT_LIMIT
+        return costs
 
     def most_layers(self, limit: int, denominator: int, multipliers: IntArray) -> IntArray:
         """[p] largest size whose joint cost is bounded by at most ``limit``."""
-        return self._most_layers(
-            limit, denominator, multipliers, *self._peak(denominator, multipliers)
-        )
-
-    def _peak(self, denominator: int, multipliers: IntArray) -> tuple[IntArray, IntArray]:
-        """Cheapest layer [levels] and cheapest priced layer [p, levels] in joint cost."""
-        return (
-            self._cheapest(self.joint),
-            self._reduced(self.joint, denominator, multipliers),
-        )
-
-    def _most_layers(
-        self,
-        limit: int,
-        denominator: int,
-        multipliers: IntArray,
-        cheapest: IntArray,
-        reduced: IntArray,
-    ) -> IntArray:
-        spare = (limit - self._fixed_joint)[:, None]
-        plain = _quotient(spare, cheapest[None, :])
-        priced = _quotient(spare * denominator + multipliers * self._room, reduced)
-        sizes = np.minimum(np.minimum(plain, priced), self._limits)
-        sizes = np.where(spare >= 0, sizes, 0).max(axis=1)
-        return np.clip(sizes, 0, self._instance.max_layers)
+        costs = self._stage_costs(self.joint, denominator, multipliers)
+        within = costs + self._fixed_joint[:, None] <= limit
+        return np.maximum(within.sum(axis=1) - 1, 0)
 
     def least_peak(self, denominator: int, multipliers: IntArray) -> int:
-        """``Y_0``: smallest limit under which all layers can be placed, by bisection."""
-        cheapest, reduced = self._peak(denominator, multipliers)
+        """``Y_0``: the smallest limit under which the possible sizes sum to L.
+
+        Costs rise with the size, so this is the L-th smallest entry of all stages' tables, or what
+        the smallest sizes cost.
+        """
         instance = self._instance
+        costs = self._stage_costs(self.joint, denominator, multipliers)
+        costs = np.minimum(costs + self._fixed_joint[:, None], _PRODUCT_LIMIT)
+        entries = costs[:, 1:].ravel()
+        if len(entries) < instance.layers or int(instance.min_layers.max()) >= costs.shape[1]:
+            return _PRODUCT_LIMIT
+        smallest = costs[np.arange(instance.stages), instance.min_layers].max()
+        return int(max(np.partition(entries, instance.layers - 1)[instance.layers - 1], smallest))
 
-        def places(limit: int) -> bool:
-            most = self._most_layers(limit, denominator, multipliers, cheapest, reduced)
-            return bool((most >= instance.min_layers).all()) and int(most.sum()) >= instance.layers
+    def layer_price(self, denominator: int, multipliers: IntArray) -> int:
+        """A good price per layer for :meth:`least_sum`: the L-th smallest cost of one more."""
+        costs = self._stage_costs(self.time, denominator, multipliers)
+        steps = np.where(costs[:, 1:] < _PRODUCT_LIMIT, np.diff(costs, axis=1), _PRODUCT_LIMIT)
+        place = min(self._instance.layers, steps.size) - 1
+        price = int(np.partition(steps.ravel(), place)[place])
+        return min(price, int(self.time.max()) * self._instance.layers)
 
-        low = int(self._fixed_joint.max())
-        high = low + int(self.joint.max()) * instance.layers
-        if not places(high):
-            return high
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if places(middle) else (middle + 1, high)
-        return low
-
-    def least_sum(self, denominator: int, multipliers: IntArray) -> int:
-        """``S_0``: shortest path over boundaries, arcs bounded by the multipliers."""
+    def least_sum(self, denominator: int, multipliers: IntArray, layer_price: int) -> int:
+        """``S_0``: the number of layers priced out, each stage at its cheapest size."""
         instance = self._instance
-        cheapest = self._cheapest(self.time)
-        reduced = self._reduced(self.time, denominator, multipliers)
-        priced_room = multipliers * self._room
-        length = np.full(instance.layers + 1, _PRODUCT_LIMIT, dtype=np.int64)
-        length[0] = 0
-        for s in range(instance.stages):
-            low = int(instance.min_layers[s])
-            high = min(int(instance.max_layers[s]), int(self._limits[s].max()))
-            sizes = np.arange(low, high + 1)[:, None]
-            arcs = np.maximum(
-                sizes * cheapest, -((priced_room[s] - sizes * reduced[s]) // denominator)
-            )
-            arcs = np.where(sizes <= self._limits[s], arcs, _PRODUCT_LIMIT).min(axis=1)
-            after = np.full_like(length, _PRODUCT_LIMIT)
-            for size, arc in zip(range(low, high + 1), arcs.tolist(), strict=True):
-                np.minimum(after[size:], length[: len(length) - size] + arc, out=after[size:])
-            length = np.minimum(after, _PRODUCT_LIMIT)
-        return min(int(length[-1]), _MANY * 2**10) + int(self._fixed_time.sum())
+        costs = self._stage_costs(self.time, denominator, multipliers)
+        sizes = np.arange(costs.shape[1])
+        usable = (sizes >= instance.min_layers[:, None]) & (costs < _PRODUCT_LIMIT)
+        paid = np.where(usable, costs - layer_price * sizes, _PRODUCT_LIMIT).min(axis=1)
+        total = layer_price * instance.layers + sum(paid.tolist())
+        return min(int(total), _PRODUCT_LIMIT) + int(self._fixed_time.sum())
 
 
 def _slopes(cost: IntArray, memory: IntArray) -> FloatArray:

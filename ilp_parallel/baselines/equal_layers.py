@@ -206,15 +206,15 @@ class EqualLayers:
         ]
         if excess < 0 or any(h < n for h, n in zip(self._high, self._low, strict=True)):
             return False
-        self._tail_floor = max(base_tail, self._tail_of_better_solutions(most_time, total))
+        self._tail_floor = max(base_tail, self._tail_of_better_solutions(most_time))
         return True
 
-    def _tail_of_better_solutions(self, most_time: int, least_total: int) -> int:
+    def _tail_of_better_solutions(self, most_time: int) -> int:
         r"""Lower bound on the maximal tail of solutions with no X above ``most_time``.
 
         For any rate :math:`\eta \ge 0`, ``n`` layers have a tail of at least
-        :math:`n \min_k (\tau_k + \eta x_k) - \eta X`. Used for some stage with at least ``L / p``
-        layers, and for the average over all stages.
+        :math:`n \min_k (\tau_k + \eta x_k) - \eta X`. Used for every stage at its smallest size,
+        for some stage with at least ``L / p`` layers, and for the average over all stages.
         """
         instance = self._instance
         objective = instance.objective
@@ -222,24 +222,25 @@ class EqualLayers:
         time, tail = self._time[allowed].tolist(), self._tail[allowed].tolist()
         crowded = -(-instance.layers // instance.stages)
         bottleneck = objective.bottlenecks[0].weight * self._least_bottleneck
-        all_time = min(instance.stages * most_time, self.cutoff - 1 - bottleneck) - int(
-            self._fixed_time.sum()
-        )
-        del least_total
-        stages = [s for s in range(instance.stages) if self._high[s] >= crowded]
+        all_time = min(instance.stages * most_time, self.cutoff - 1 - bottleneck)
+        all_time -= int(self._fixed_time.sum())
         best = 0
         for rise, run in _rates(time, tail):
             per_layer = min(run * u + rise * x for x, u in zip(time, tail, strict=True))
-            one_stage = min(
-                run * int(self._fixed_tail[s])
-                + crowded * per_layer
-                - rise * (most_time - int(self._fixed_time[s]))
-                for s in stages
+            empty = [
+                run * int(fixed_tail) - rise * (most_time - int(fixed_time))
+                for fixed_tail, fixed_time in zip(self._fixed_tail, self._fixed_time, strict=True)
+            ]
+            every = max(e + per_layer * n for e, n in zip(empty, self._low, strict=True))
+            some = min(
+                e + per_layer * crowded
+                for e, high in zip(empty, self._high, strict=True)
+                if high >= crowded
             )
             average = (
                 run * int(self._fixed_tail.sum()) + instance.layers * per_layer - rise * all_time
             )
-            best = max(best, -(-one_stage // run), -(-average // (run * instance.stages)))
+            best = max(best, -(-max(every, some) // run), -(-average // (run * instance.stages)))
         return best
 
     @cached_property
@@ -280,15 +281,11 @@ class EqualLayers:
         reachable = self._suffixes[0][stage + 1]
         result: dict[int, dict[int | None, Frontier]] = {}
         for size in range(self._low[stage], self._high[stage] + 1):
-            if start + size in reachable and self._worthwhile(stage, size):
+            if start + size in reachable and self._bound(stage, size) is not None:
                 frontier = self._frontier(stage, size)
                 if len(frontier.points):
                     result[size] = {None: frontier}
         return result
-
-    def _worthwhile(self, stage: int, size: int) -> bool:
-        bound = self._bound(stage, size)
-        return bound is not None and bound < _NEVER
 
     def _frontier(self, stage: int, size: int) -> Frontier:
         key = (stage, size)
