@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ilp_parallel.specs.job import Precision, Stack
 
-GIB = 2**30
-
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
