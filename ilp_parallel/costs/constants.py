@@ -25,16 +25,16 @@ class Efficiency:
 
 
 EFFICIENCY: dict[str, Efficiency] = {
-    # fitted: nothing but the ratio to Ampere of published V100 GPT runs (125 TFLOP/s peak);
-    # flash attention 1/2 do not run on Volta, third-party kernels reach about this (assumed)
+    # assumed throughout, compared with no run; FlashAttention-2 does not run on Volta
     "volta": Efficiency(0.78, 0.40, 0.30, 0.80),
-    # matmul fitted on the eight iteration times of Korthikanti et al. 2022 (arXiv 2205.05198),
-    # table 5; what stragglers, jitter and kernel gaps cost there is part of it;
+    # matmul fitted on Korthikanti et al. 2022 (arXiv 2205.05198) table 5, with table 2 of
+    # Narayanan et al. 2021 (arXiv 2104.04473) in view; what stragglers, jitter and kernel gaps
+    # cost there is part of it;
     # flash: FlashAttention-2 (Dao 2023, arXiv 2307.08691) figures 4-6, A100: up to 73 % forward,
-    # 63 % backward at long sequences; taken a little below
+    # 63 % backward at long sequences; the values here are assumed, a little below
     "ampere": Efficiency(0.80, 0.62, 0.55, 0.85),
     # matmul assumed: power-limited large matmuls of 650-750 of 989 TFLOP/s;
-    # flash: FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608): 1.5-2.0x FlashAttention-2's 35 %
+    # flash: FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608): 1.5-2.0x FlashAttention-2's 35 %; assumed within that range and below
     "hopper": Efficiency(0.74, 0.58, 0.48, 0.87),
     "blackwell": Efficiency(0.72, 0.55, 0.45, 0.87),  # assumed, as hopper
 }
@@ -56,7 +56,7 @@ INNER_HALF = 192.0
 
 BATCHED_ATTENTION_SHARE = 0.55
 """Of the matmul efficiency, for the unfused score matmuls with their short inner dimension head_dim
-(fitted with the full-recompute rows of Korthikanti et al. 2022 table 5)."""
+(assumed, not fitted on its own)."""
 
 FLASH_SEQUENCE_HALF = 512.0
 """Sequence length, in tokens, at which flash attention runs at half of its long-sequence rate
