@@ -34,8 +34,8 @@ EFFICIENCY: dict[str, Efficiency] = {
     # 63 % backward at long sequences; the values here are assumed, a little below
     "ampere": Efficiency(0.80, 0.62, 0.55, 0.85),
     # matmul assumed: power-limited large matmuls of 650-750 of 989 TFLOP/s;
-    # flash: FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608): 1.5-2.0x FlashAttention-2's 35 %;
-    # the values here are assumed, within that range and below
+    # flash: FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608): 1.5-2.0x FlashAttention-2's 35 %
+    # (the values here are assumed, within that range and below)
     "hopper": Efficiency(0.74, 0.58, 0.48, 0.87),
     "blackwell": Efficiency(0.72, 0.55, 0.45, 0.87),  # assumed, as hopper
 }
