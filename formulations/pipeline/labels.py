@@ -252,14 +252,17 @@ class _CompletionBound:
         self, size: int, ticks: IntArray, value: IntArray, peak: IntArray, capacity_bytes: int
     ) -> BoolArray:
         """Which labels of this size may still become useful; ``peak`` is ``[..., R]`` bytes."""
-        fits = np.all(peak <= capacity_bytes - self.memory[size], axis=-1)
+        fits: BoolArray = np.ones(ticks.shape, dtype=np.bool_)
+        for row, least in enumerate(self.memory[size].tolist()):
+            np.logical_and(fits, peak[..., row] <= capacity_bytes - least, out=fits)
         useful: BoolArray = np.broadcast_to(fits, (len(self.limits), *ticks.shape)).copy()
         for index, theta in enumerate(SCORES):
             score = (1.0 - theta) * ticks + theta * value
             for row, rate in enumerate(self.target.multipliers[index].tolist()):
                 bound = score + rate * peak[..., row] + self.reduced[size, index, row]
-                useful &= bound <= self.limits[:, index].reshape(-1, *(1,) * ticks.ndim)
-        result: BoolArray = useful.any(axis=0)
+                limits = self.limits[:, index].reshape(-1, *(1,) * ticks.ndim)
+                np.logical_and(useful, bound <= limits, out=useful)
+        result: BoolArray = np.asarray(useful.any(axis=0))
         return result
 
     def admits(self, labels: Labels, capacity_bytes: int) -> BoolArray:
