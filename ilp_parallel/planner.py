@@ -236,7 +236,8 @@ class _Search:
             cutoff = (self._incumbent[0] - 1) * instance.objective.divisor + 1
         optimum = two_level_dp(instance, cutoff)
         exact = None if optimum is None else optimum.numerator
-        outcome = self._solve_program(instance, cutoff)
+        # The program must find the value of the dynamic program or something better, or nothing.
+        outcome = self._solve_program(instance, cutoff if exact is None else exact + 1)
         by = ["two_level_dp"]
         if outcome.status in ("optimal", "infeasible"):
             by.append(f"{self._formulation.name}/{outcome.solver}")

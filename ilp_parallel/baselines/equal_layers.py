@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ilp_parallel.baselines.stage_knapsack import (
     Items,
+    Window,
     drop_dominated,
     relax,
     round_up,
@@ -56,6 +57,7 @@ class EqualLayers:
         self._low = instance.min_layers.tolist()
         self._high = instance.max_layers.tolist()
         self._tail_floor = int(self._fixed_tail.max())
+        self._most_time = _NEVER
 
     @staticmethod
     def applies(instance: PipelineInstance) -> bool:
@@ -185,32 +187,40 @@ class EqualLayers:
     # --- limits that follow from the cutoff ----------------------------------------------------
 
     def _limit_sizes_by_cutoff(self) -> bool:
-        """Narrow sizes to what a better solution can have; false if there is none."""
-        instance = self._instance
-        objective = instance.objective
+        """Narrow sizes to what a better solution can have; false if there is none.
+
+        A higher tail floor leaves less time, less time narrows the sizes, and narrower sizes raise
+        the tail floor: repeated until nothing changes.
+        """
+        lowest_tail = int(self._tail[self._instance.allowed[0]].min())
+        smallest = self._fixed_tail + lowest_tail * np.array(self._low)
+        self._tail_floor = max(self._tail_floor, int(smallest.max()))
+        while True:
+            before = self._tail_floor, list(self._low), list(self._high)
+            if not self._limit_sizes_once():
+                return False
+            self._tail_floor = max(self._tail_floor, self._tail_of_better_solutions())
+            if before == (self._tail_floor, self._low, self._high):
+                return True
+
+    def _limit_sizes_once(self) -> bool:
+        instance, objective = self._instance, self._instance.objective
         weight = objective.bottlenecks[0].weight
         fastest = int(self._time[instance.allowed[0]].min())
         total = int(self._fixed_time.sum()) + instance.layers * fastest
-        lowest_tail = int(self._tail[instance.allowed[0]].min())
-        base_tail = max(
-            int((self._fixed_tail + lowest_tail * np.array(self._low)).max()), self._tail_floor
-        )
-        spare = self.cutoff - 1 - total - objective.tail_weight * base_tail
+        spare = self.cutoff - 1 - total - objective.tail_weight * self._tail_floor
         if spare < weight * self._least_bottleneck:
             return False
-        most_time = spare // weight if weight else self.cutoff
-        self._high = [self._most_layers(s, most_time) for s in range(instance.stages)]
+        self._most_time = spare // weight if weight else self.cutoff
+        self._high = [self._most_layers(s, self._most_time) for s in range(instance.stages)]
         excess = sum(self._high) - instance.layers
         self._low = [
             max(low, high - excess) for low, high in zip(self._low, self._high, strict=True)
         ]
-        if excess < 0 or any(h < n for h, n in zip(self._high, self._low, strict=True)):
-            return False
-        self._tail_floor = max(base_tail, self._tail_of_better_solutions(most_time))
-        return True
+        return excess >= 0 and all(n <= h for n, h in zip(self._low, self._high, strict=True))
 
-    def _tail_of_better_solutions(self, most_time: int) -> int:
-        r"""Lower bound on the maximal tail of solutions with no X above ``most_time``.
+    def _tail_of_better_solutions(self) -> int:
+        r"""Lower bound on the maximal tail of solutions with no X above the largest allowed.
 
         For any rate :math:`\eta \ge 0`, ``n`` layers have a tail of at least
         :math:`n \min_k (\tau_k + \eta x_k) - \eta X`. Used for every stage at its smallest size,
@@ -222,6 +232,7 @@ class EqualLayers:
         time, tail = self._time[allowed].tolist(), self._tail[allowed].tolist()
         crowded = -(-instance.layers // instance.stages)
         bottleneck = objective.bottlenecks[0].weight * self._least_bottleneck
+        most_time = self._most_time
         all_time = min(instance.stages * most_time, self.cutoff - 1 - bottleneck)
         all_time -= int(self._fixed_time.sum())
         best = 0
@@ -295,8 +306,11 @@ class EqualLayers:
                 self._usable[stage],
                 size,
                 self._room[stage],
-                self._tail_floor - int(self._fixed_tail[stage]),
-                self._instance.objective.tail_weight,
+                Window(
+                    most_time=self._most_time - int(self._fixed_time[stage]),
+                    free_tail=self._tail_floor - int(self._fixed_tail[stage]),
+                    tail_weight=self._instance.objective.tail_weight,
+                ),
             )
             fixed = np.array([self._fixed_time[stage], self._fixed_tail[stage]])
             strategies = np.arange(counts.shape[1])

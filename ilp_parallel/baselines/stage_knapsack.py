@@ -45,6 +45,19 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """Which contents can be part of a better plan.
+
+    ``most_time`` is the largest time a stage may take; a tail up to ``free_tail`` costs nothing
+    (the plan's tail floor less the fixed tail).
+    """
+
+    most_time: int
+    free_tail: int
+    tail_weight: int
+
+
+@dataclass(frozen=True, slots=True)
 class Relaxation:
     """Linear relaxation of one knapsack at its optimal multiplier.
 
@@ -131,30 +144,22 @@ def transient_levels(items: Items, usable: IntArray, capacity: int) -> list[tupl
 
 
 def stage_frontier(
-    items: Items, usable: IntArray, layers: int, capacity: int, slack_of_tail: int, tail_weight: int
+    items: Items, usable: IntArray, layers: int, capacity: int, window: Window
 ) -> tuple[IntArray, IntArray]:
-    """Undominated contents: points [n, 2] = (time, tail) and counts [n, K].
-
-    ``slack_of_tail`` is the tail that costs nothing: ``tail_floor`` minus the fixed tail.
-    """
+    """Undominated contents in the window: points [n, 2] = (time, tail) and counts [n, K]."""
     relaxations = [
         (keep, room, relaxation)
         for keep, room in transient_levels(items, usable, capacity)
         if (relaxation := relax(items, keep, layers, room)) is not None
     ]
-    limit = min(
-        (
-            time + tail_weight * max(0, tail - slack_of_tail)
-            for time, tail in (
-                round_up(items, relaxation, layers, room) for _, room, relaxation in relaxations
-            )
-        ),
-        default=-1,
-    )
+    limit = window.most_time
+    for _, room, relaxation in relaxations:
+        time, tail = round_up(items, relaxation, layers, room)
+        limit = min(limit, time + window.tail_weight * max(0, tail - window.free_tail))
     found = [
         _enumerate(items, keep, layers, room, limit, relaxation)
         for keep, room, relaxation in relaxations
-        if relaxation.value <= limit
+        if _level_matters(items, keep, limit, relaxation)
     ]
     if not found:
         return np.zeros((0, 2), dtype=np.int64), np.zeros((0, len(items.time)), dtype=np.int64)
@@ -164,11 +169,26 @@ def stage_frontier(
     return points[best], counts[best]
 
 
+def _gap(limit: int, relaxation: Relaxation) -> int:
+    """Reduced costs, in 1/1024 ticks, that a content with time <= limit may add up to."""
+    return (limit - relaxation.value + 1) * _FINE
+
+
+def _level_matters(items: Items, usable: IntArray, limit: int, relaxation: Relaxation) -> bool:
+    """Whether a content in the window can have the largest transient of this level.
+
+    Contents with smaller transients are found at their own level, where there is more room.
+    """
+    largest = usable[items.transient[usable] == items.transient[usable].max()]
+    cheapest = int(relaxation.reduced[largest].min())
+    return relaxation.value <= limit and cheapest <= _gap(limit, relaxation)
+
+
 def _enumerate(
     items: Items, usable: IntArray, layers: int, room: int, limit: int, relaxation: Relaxation
 ) -> tuple[IntArray, IntArray]:
     """All contents with time <= limit, dominated ones dropped where they would be many."""
-    gap = (limit - relaxation.value + 1) * _FINE
+    gap = _gap(limit, relaxation)
     basis = [relaxation.fast] if relaxation.slow is None else [relaxation.slow, relaxation.fast]
     others = [int(k) for k in usable if k not in basis and relaxation.reduced[k] <= gap]
     others.sort(key=lambda k: -int(relaxation.reduced[k]))
