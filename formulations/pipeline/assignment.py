@@ -28,35 +28,32 @@ Objective
 
 Constraints
 -----------
-(1) one strategy (``one_strategy``): :math:`\sum_k y_{lk} = 1`.
+(1) layers in order (``layer_order``): :math:`g_{l+1,j} \ge g_{lj}`; with (2), which makes
+    :math:`g_{lj} \ge g_{l,j+1}`, virtual stages are contiguous and in order.
 
-(2) stages in order (``stage_order``): :math:`g_{lj} \ge g_{l,j+1}`.
+(2) stage marginal (``stage_marginal``): :math:`\sum_k w_{ljk} = g_{lj} - g_{l,j+1}`.
 
-(3) layers in order (``layer_order``): :math:`g_{l+1,j} \ge g_{lj}`; with (2) stages are contiguous.
+(3) strategy marginal (``strategy_marginal``): :math:`\sum_j w_{ljk} = y_{lk}`.
 
-(4) stage marginal (``stage_marginal``): :math:`\sum_k w_{ljk} = g_{lj} - g_{l,j+1}`.
+(4) sizes (``stage_size``): :math:`\ell_j \le \sum_{lk} w_{ljk} \le u_j`.
 
-(5) strategy marginal (``strategy_marginal``): :math:`\sum_j w_{ljk} = y_{lk}`.
-
-(6) sizes (``stage_size``): :math:`\ell_j \le \sum_{lk} w_{ljk} \le u_j`.
-
-(7) equal layers sorted (``equal_layers_sorted``; no resharding, ``l`` and ``l+1`` of one class): on
+(5) equal layers sorted (``equal_layers_sorted``; no resharding, ``l`` and ``l+1`` of one class): on
     one stage strategies do not decrease,
     :math:`\sum_{k \ge \kappa} w_{ljk} \le \sum_{k \ge \kappa} w_{l+1,jk} + g_{l+1,j+1}`.
 
-(8) resharding from (``reshard_from``): :math:`\sum_{jk'} e_{ljkk'} = y_{l-1,k}`.
+(6) resharding from (``reshard_from``): :math:`\sum_{jk'} e_{ljkk'} = y_{l-1,k}`.
 
-(9) resharding to (``reshard_to``): :math:`\sum_k e_{ljkk'} = w_{ljk'}`.
+(7) resharding to (``reshard_to``): :math:`\sum_k e_{ljkk'} = w_{ljk'}`.
 
-(10) memory (``memory``): :math:`\sum (a_{lk} + r_{ic_j} b_{lk}) w_{ljk} + H_s \le M_s - m_s`.
+(8) memory (``memory``): :math:`\sum (a_{lk} + r_{ic_j} b_{lk}) w_{ljk} + H_s \le M_s - m_s`.
 
-(11) transients (``transient_covers``): :math:`H_s \ge \sum_{j \equiv s, k} h_{lk} w_{ljk}` for each
+(9) transients (``transient_covers``): :math:`H_s \ge \sum_{j \equiv s, k} h_{lk} w_{ljk}` for each
     layer.
 
-(12) bottlenecks (``bottleneck_covers``): :math:`C_r \ge f_{sr} + \sum_{j \equiv s} (\mu w + \rho
+(10) bottlenecks (``bottleneck_covers``): :math:`C_r \ge f_{sr} + \sum_{j \equiv s} (\mu w + \rho
     e)`.
 
-(13) tails (``tail_covers``): :math:`T \ge \tau^0_s + \sum_{j \equiv s} \tau_{lk} w_{ljk}`.
+(11) tails (``tail_covers``): :math:`T \ge \tau^0_s + \sum_{j \equiv s} \tau_{lk} w_{ljk}`.
 
 Products of stage and strategy are written as joint variables with both marginals, which is
 tighter than one inequality pair per product.
@@ -125,22 +122,8 @@ class _Model:
         return self.layout.instance
 
 
-def _one_strategy(model: _Model) -> None:
-    """(1) ``sum_k y = 1``."""
-    rows = model.builder.add_rows("one_strategy", (model.instance.layers,), lower=1, upper=1)
-    model.builder.add_entries(rows[:, None], model.strategy, 1)
-
-
-def _stage_order(model: _Model) -> None:
-    """(2) ``g[l, j] >= g[l, j + 1]``."""
-    g = model.later[:, 1:-1]
-    rows = model.builder.add_rows("stage_order", g[:, 1:].shape, lower=0)
-    model.builder.add_entries(rows, g[:, :-1], 1)
-    model.builder.add_entries(rows, g[:, 1:], -1)
-
-
 def _layer_order(model: _Model) -> None:
-    """(3) ``g[l + 1, j] >= g[l, j]``."""
+    """(1) ``g[l + 1, j] >= g[l, j]``."""
     g = model.later[:, 1:-1]
     rows = model.builder.add_rows("layer_order", g[1:].shape, lower=0)
     model.builder.add_entries(rows, g[1:], 1)
@@ -148,7 +131,7 @@ def _layer_order(model: _Model) -> None:
 
 
 def _stage_marginal(model: _Model) -> None:
-    """(4) ``sum_k w[l, j, k] = g[l, j] - g[l, j + 1]``."""
+    """(2) ``sum_k w[l, j, k] = g[l, j] - g[l, j + 1]``."""
     shape = (model.instance.layers, model.instance.virtual_stages)
     first = np.zeros(shape, dtype=np.int64)
     first[:, 0] = 1  # g[l, 0] is the constant 1
@@ -159,21 +142,21 @@ def _stage_marginal(model: _Model) -> None:
 
 
 def _strategy_marginal(model: _Model) -> None:
-    """(5) ``sum_j w[l, j, k] = y[l, k]``."""
+    """(3) ``sum_j w[l, j, k] = y[l, k]``."""
     rows = model.builder.add_rows("strategy_marginal", model.strategy.shape, lower=0, upper=0)
     model.builder.add_entries(rows[model.cells.layer, model.cells.strategy], model.cell, 1)
     model.builder.add_entries(rows, model.strategy, -1)
 
 
 def _stage_size(model: _Model) -> None:
-    """(6) Sizes of the virtual stages."""
+    """(4) Sizes of the virtual stages."""
     low, high = model.instance.min_layers, model.instance.max_layers
     rows = model.builder.add_rows("stage_size", low.shape, lower=low, upper=high)
     model.builder.add_entries(rows[model.cells.stage], model.cell, 1)
 
 
 def _equal_layers_sorted(model: _Model) -> None:
-    """(7) On one stage equal layers are sorted by strategy."""
+    """(5) On one stage equal layers are sorted by strategy."""
     instance, cells = model.instance, model.cells
     if model.layout.reshard is not None:
         return
@@ -193,7 +176,7 @@ def _equal_layers_sorted(model: _Model) -> None:
 
 
 def _reshard_from(model: _Model) -> None:
-    """(8) Edges out of a layer's strategy sum to ``y``."""
+    """(6) Edges out of a layer's strategy sum to ``y``."""
     if model.layout.reshard is None:
         return
     shape = (model.instance.layers - 1, model.instance.strategies)
@@ -206,7 +189,7 @@ def _reshard_from(model: _Model) -> None:
 
 
 def _reshard_to(model: _Model) -> None:
-    """(9) Edges into a cell sum to ``w``."""
+    """(7) Edges into a cell sum to ``w``."""
     if model.layout.reshard is None:
         return
     later = np.flatnonzero(model.cells.layer > 0)
@@ -218,17 +201,17 @@ def _reshard_to(model: _Model) -> None:
 
 
 def _memory(model: _Model) -> None:
-    """(10) States, activations in flight and the largest transient fit."""
+    """(8) States, activations in flight and the largest transient fit."""
     add_memory_rows(model.builder, model.layout, model.cells, model.cell, model.transient)
 
 
 def _transient_covers(model: _Model) -> None:
-    """(11) The largest transient is at least that of every layer."""
+    """(9) The largest transient is at least that of every layer."""
     add_layer_transient_rows(model.builder, model.cells, model.cell, model.transient)
 
 
 def _bottleneck_covers(model: _Model) -> None:
-    """(12) Bottlenecks, resharding on the device group of the later layer."""
+    """(10) Bottlenecks, resharding on the device group of the later layer."""
     rows = add_bottleneck_rows(model.builder, model.layout, model.cells, model.cell, model.maxima)
     if model.layout.reshard is not None:
         edges, cells = model.edges, model.cells
@@ -237,24 +220,22 @@ def _bottleneck_covers(model: _Model) -> None:
 
 
 def _tail_covers(model: _Model) -> None:
-    """(13) The largest tail."""
+    """(11) The largest tail."""
     add_tail_rows(model.builder, model.layout, model.cells, model.cell, model.maxima)
 
 
 FAMILIES: dict[int, Callable[[_Model], None]] = {
-    1: _one_strategy,
-    2: _stage_order,
-    3: _layer_order,
-    4: _stage_marginal,
-    5: _strategy_marginal,
-    6: _stage_size,
-    7: _equal_layers_sorted,
-    8: _reshard_from,
-    9: _reshard_to,
-    10: _memory,
-    11: _transient_covers,
-    12: _bottleneck_covers,
-    13: _tail_covers,
+    1: _layer_order,
+    2: _stage_marginal,
+    3: _strategy_marginal,
+    4: _stage_size,
+    5: _equal_layers_sorted,
+    6: _reshard_from,
+    7: _reshard_to,
+    8: _memory,
+    9: _transient_covers,
+    10: _bottleneck_covers,
+    11: _tail_covers,
 }
 """Builder of each numbered constraint family; the row family has the function's name."""
 

@@ -29,7 +29,7 @@ Constraints
 (4) sizes (``stage_size``): :math:`\ell_j \le \sum_{lk} w_{ljk} \le u_j`.
 
 (5) memory (``memory``), (6) transients (``transient_covers``), (7) bottlenecks
-(``bottleneck_covers``), (8) tails (``tail_covers``): (10) to (13) of assignment.
+(``bottleneck_covers``), (8) tails (``tail_covers``): as (8) to (11) of assignment.
 
 Source: our own; layered graphs of this kind underlie the dynamic programs of Piper (Tarnawski et
 al., NeurIPS 2021) and Galvatron (Miao et al., arXiv:2211.13878).
