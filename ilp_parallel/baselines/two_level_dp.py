@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ilp_parallel.baselines.equal_layers import EqualLayers
+from ilp_parallel.baselines.equal_policies import EqualPolicies
 from ilp_parallel.baselines.general_layers import GeneralLayers, fixed_chunks_optimum
 from ilp_parallel.baselines.plan_labels import place_stages
 from ilp_parallel.baselines.policies import policy_optimum
@@ -63,13 +64,15 @@ def two_level_dp(instance: PipelineInstance, cutoff: int | None = None) -> Optim
     reason = refuses(instance)
     if reason is not None:
         raise InputError(*reason.split(": ", 1))
-    if instance.policies is not None:
+    if EqualPolicies.applies(instance):
+        found = EqualPolicies(instance).optimum(cutoff)
+    elif instance.policies is not None:
         found = policy_optimum(instance, cutoff)
     elif instance.chunks > 1:
         found = fixed_chunks_optimum(instance, cutoff)
     elif EqualLayers.applies(instance):
         stages = EqualLayers.prepare(instance, cutoff)
-        found = stages and place_stages(instance, stages, stages.cutoff)
+        found = None if stages is None else place_stages(instance, stages, stages.cutoff)
     else:
         found = place_stages(instance, GeneralLayers(instance), cutoff)
     return Optimum(*found) if found else None
