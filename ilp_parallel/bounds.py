@@ -244,7 +244,8 @@ class _LagrangianTables:
         """[p] largest size whose joint cost is bounded by at most ``limit``."""
         costs = self._stage_costs(self.joint, denominator, multipliers)
         within = costs + self._fixed_joint[:, None] <= limit
-        return np.maximum(within.sum(axis=1) - 1, 0)
+        most: IntArray = np.maximum(within.sum(axis=1) - 1, 0)
+        return most
 
     def least_peak(self, denominator: int, multipliers: IntArray) -> int:
         """``Y_0``: the smallest limit under which the possible sizes sum to L.
@@ -306,7 +307,8 @@ def _weights(instance: PipelineInstance) -> tuple[int, int]:
 def _fixed_time(instance: PipelineInstance) -> IntArray:
     """[p] fixed part of X of each device group."""
     per_stage = instance.stage_forward_ticks + instance.stage_backward_ticks
-    return per_stage.reshape(instance.chunks, instance.stages).sum(axis=0)
+    per_group: IntArray = per_stage.reshape(instance.chunks, instance.stages).sum(axis=0)
+    return per_group
 
 
 def _masked(instance: PipelineInstance, table: IntArray) -> IntArray:

@@ -126,7 +126,7 @@ class EqualLayers:
 
     def _most_layers(self, stage: int, limit: int) -> int:
         """Largest size whose bound is at most ``limit``; one below the smallest size if none."""
-        low, high = self._low[stage] - 1, self._high[stage]
+        low, high = int(self._low[stage]) - 1, int(self._high[stage])
         while low < high:
             middle = (low + high + 1) // 2
             bound = self._bound(stage, middle)

@@ -25,7 +25,8 @@ def _pareto_plane(points: IntArray, order: IntArray) -> IntArray:
     """Two columns: after sorting by the first, the second must strictly fall."""
     second = points[order, 1]
     best_before = np.minimum.accumulate(np.append(np.iinfo(np.int64).max, second[:-1]))
-    return order[second < best_before]
+    kept: IntArray = order[second < best_before]
+    return kept
 
 
 def _pareto_sweep(points: IntArray, order: IntArray) -> IntArray:

@@ -124,7 +124,7 @@ def _reduce(
 
 def _value(objective: Objective, points: IntArray, rest: tuple[int, int, int]) -> IntArray:
     """[n] numerator of labels completed at least as cheaply as possible."""
-    total = points[:, 0] + rest[0]
+    total: IntArray = points[:, 0] + rest[0]
     total = total + objective.tail_weight * np.maximum(points[:, -1], rest[2])
     for column, term in enumerate(objective.bottlenecks, start=1):
         total = total + term.weight * np.maximum(points[:, column], rest[1])

@@ -201,8 +201,7 @@ def _enumerate(
             most = np.minimum(most, spare // relaxation.reduced[k])
         counts = _repeat_with(counts, k, most + 1)
         counts = _thin(items, counts, layers, room, int(items.memory[usable].min()))
-    if relaxation.slow is not None:
-        counts = _add_slow(items, counts, layers, room, limit, relaxation)
+    counts = _add_slow(items, counts, layers, room, limit, relaxation)
     counts[:, relaxation.fast] += layers - counts.sum(axis=1)
     points = np.stack([counts @ items.time, counts @ items.tail], axis=1)
     good = (points[:, 0] <= limit) & (counts @ items.memory <= room)
@@ -242,6 +241,8 @@ def _add_slow(
 ) -> IntArray:
     """Fill up with the basis: as few slow layers as fit, and more only where that cuts the tail."""
     fast, slow = relaxation.fast, relaxation.slow
+    if slow is None:
+        return counts
     left = layers - counts.sum(axis=1)
     saved = items.memory[fast] - items.memory[slow]
     excess = counts @ items.memory + left * items.memory[fast] - room

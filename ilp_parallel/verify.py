@@ -1,0 +1,204 @@
+"""Independent verification of a certificate: no solver and no formulation is imported.
+
+Everything is done again from the specs in the certificate: configurations are enumerated, instances
+built, the plan evaluated chunk by chunk, every bound recomputed from its multipliers, and every
+configuration that was solved is solved again by the dynamic program.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from ilp_parallel.baselines.two_level_dp import two_level_dp
+from ilp_parallel.bounds import lagrangian_bound, memory_shortfall, work_bound
+from ilp_parallel.certificate import (
+    SCHEMA,
+    Certificate,
+    Fate,
+    LagrangianBound,
+    NoStrategy,
+    Open,
+    Solved,
+    TooLittleMemory,
+    WorkBound,
+)
+from ilp_parallel.configuration import Configuration
+from ilp_parallel.costs.model import CostModel
+from ilp_parallel.instances import InstanceBuilder, fold, unfold
+from ilp_parallel.problems.check import Check
+from ilp_parallel.problems.pipeline import PipelineInstance, evaluate
+from ilp_parallel.spaces import Refusal, enumerate_configurations, get_space
+from ilp_parallel.specs.validate import check_cluster, check_job, check_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_FateType = TypeVar("_FateType")
+
+
+def verify(certificate: Certificate) -> tuple[Check, ...]:
+    """All checks of a certificate; it holds if every one passed.
+
+    Raises
+    ------
+    InputError
+        If the specs inside it are not valid input.
+    """
+    check_model(certificate.model)
+    check_cluster(certificate.cluster)
+    check_job(certificate.model, certificate.cluster, certificate.job)
+    return tuple(_Verification(certificate).checks())
+
+
+def _passed(name: str, passed: bool, slack: int = 0, unit: str = "") -> Check:
+    return Check(name, passed, slack, unit)
+
+
+class _Verification:
+    """The enumeration done again, and the checks against it."""
+
+    def __init__(self, certificate: Certificate) -> None:
+        self._certificate = certificate
+        self._space = get_space(certificate.space)
+        costs = CostModel(certificate.model, certificate.cluster, certificate.job)
+        self._builder = InstanceBuilder(costs, self._space, certificate.pins)
+        found = list(
+            enumerate_configurations(
+                certificate.model,
+                certificate.cluster,
+                certificate.job,
+                self._space,
+                certificate.pins,
+                certificate.schedules,
+            )
+        )
+        self._refusals = tuple(item for item in found if isinstance(item, Refusal))
+        self._configurations = [item for item in found if isinstance(item, Configuration)]
+
+    def checks(self) -> Iterator[Check]:
+        """Completeness first; then every fate, the plan and the claim."""
+        certificate = self._certificate
+        yield _passed("schema", certificate.schema == SCHEMA)
+        yield _passed("space_version", certificate.space_version == self._space.version)
+        yield _passed("refusals", self._refusals == certificate.refusals)
+        names = [configuration.name for configuration in self._configurations]
+        complete = names == [fate.configuration for fate in certificate.fates]
+        yield _passed("configurations", complete, 0, "configurations")
+        if not complete:
+            return
+        floors: list[int] = []
+        for configuration, fate in zip(self._configurations, certificate.fates, strict=True):
+            check, floor = self._fate(fate, self._builder.build(configuration))
+            if floor is not None:
+                floors.append(floor)
+            yield check
+        yield from self._plan()
+        yield from self._claim(min(floors, default=None))
+
+    # --- fates -------------------------------------------------------------------------------
+
+    def _fate(self, fate: Fate, instance: PipelineInstance) -> tuple[Check, int | None]:
+        """The check of one fate and the least objective (ticks) it leaves to its configuration."""
+        kinds: tuple[tuple[type[Fate], Callable[..., tuple[bool, int | None]]], ...] = (
+            (NoStrategy, self._no_strategy),
+            (TooLittleMemory, self._too_little_memory),
+            (WorkBound, self._work_bound),
+            (LagrangianBound, self._lagrangian_bound),
+            (Solved, self._solved),
+            (Open, self._open),
+        )
+        judge = next(judge for kind, judge in kinds if isinstance(fate, kind))
+        passed, floor = judge(fate, instance)
+        return _passed(f"fate[{fate.configuration}]", passed), floor
+
+    def _no_strategy(self, fate: NoStrategy, instance: PipelineInstance) -> tuple[bool, None]:
+        return not instance.allowed.any(), None
+
+    def _too_little_memory(
+        self, fate: TooLittleMemory, instance: PipelineInstance
+    ) -> tuple[bool, None]:
+        shortfall = memory_shortfall(instance)
+        return shortfall is not None and shortfall.placeable == fate.placeable, None
+
+    def _work_bound(self, fate: WorkBound, instance: PipelineInstance) -> tuple[bool, int]:
+        bound = instance.objective.ticks(work_bound(instance))
+        return bound == fate.bound and self._closes(bound), bound
+
+    def _lagrangian_bound(
+        self, fate: LagrangianBound, instance: PipelineInstance
+    ) -> tuple[bool, int | None]:
+        try:
+            numerator = lagrangian_bound(instance, fate.multipliers)
+        except ValueError:
+            return False, None
+        bound = instance.objective.ticks(numerator)
+        return bound == fate.bound and self._closes(bound), bound
+
+    def _solved(self, fate: Solved, instance: PipelineInstance) -> tuple[bool, int | None]:
+        optimum = two_level_dp(instance, fate.cutoff)
+        if optimum is None:
+            below = fate.cutoff is None or self._closes(instance.objective.ticks(fate.cutoff))
+            return fate.numerator is None and below, None
+        value = instance.objective.ticks(optimum.numerator)
+        return optimum.numerator == fate.numerator and self._closes(value), value
+
+    def _open(self, fate: Open, instance: PipelineInstance) -> tuple[bool, int | None]:
+        if fate.multipliers is None:
+            bound = instance.objective.ticks(work_bound(instance))
+            return bound == fate.bound, bound
+        try:
+            bound = instance.objective.ticks(lagrangian_bound(instance, fate.multipliers))
+        except ValueError:
+            return False, None
+        return bound == fate.bound, bound
+
+    def _closes(self, bound: int) -> bool:
+        """Whether a configuration with this bound has nothing better than the plan."""
+        objective = self._certificate.objective_ticks
+        return objective is not None and bound >= objective
+
+    # --- plan and claim ----------------------------------------------------------------------
+
+    def _plan(self) -> Iterator[Check]:
+        """The plan, evaluated in every chunk, is feasible and has the claimed objective."""
+        certificate = self._certificate
+        chosen = certificate.plan
+        if chosen is None:
+            yield _passed("plan_absent", certificate.objective_ticks is None)
+            return
+        configuration = next(
+            (c for c in self._configurations if c.name == chosen.configuration), None
+        )
+        if configuration is None:
+            yield _passed("plan_configuration", False)
+            return
+        unfolded = self._builder.unfolded(configuration)
+        try:
+            solution = unfold(chosen.solution, configuration.chunks)
+            evaluation = evaluate(unfolded, solution)
+            folded = fold(unfolded) if configuration.chunks > 1 else unfolded
+            numerator = evaluate(folded, chosen.solution).numerator
+        except ValueError:
+            yield _passed("plan_shape", False)
+            return
+        yield from evaluation.checks
+        yield _passed("plan_folding", numerator == evaluation.numerator)
+        claimed = certificate.objective_ticks
+        slack = 0 if claimed is None else claimed - evaluation.objective_ticks
+        yield _passed("plan_objective", claimed is not None and slack == 0, slack, "ticks")
+
+    def _claim(self, floor: int | None) -> Iterator[Check]:
+        """Status and bound are what the fates add up to."""
+        certificate = self._certificate
+        objective, bound = certificate.objective_ticks, certificate.bound_ticks
+        is_open = any(isinstance(fate, Open) for fate in certificate.fates)
+        known = [value for value in (objective, floor) if value is not None]
+        yield _passed("bound", bound == min(known, default=None), 0, "ticks")
+        if certificate.status == "optimal":
+            yield _passed("optimal", objective is not None and bound == objective)
+        elif certificate.status == "infeasible":
+            yield _passed("infeasible", objective is None and not is_open and floor is None)
+        elif certificate.status == "feasible":
+            yield _passed("feasible", objective is not None and is_open)
+        else:
+            yield _passed("unknown", objective is None and is_open)
