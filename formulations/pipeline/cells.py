@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from formulations.pipeline.columns import Layout
     from formulations.pipeline.labels import BoolArray, IntArray
+    from formulations.pipeline.layout import Layout
     from formulations.pipeline.max_terms import MaxTerms
     from ilp_parallel.problems.pipeline import PipelineInstance
     from ilp_parallel.program import ProgramBuilder

@@ -1,14 +1,6 @@
 r"""Columns of the interval formulation: complete contents of device groups.
 
-Three shapes of the same thing, told apart by what must be linked between device groups:
-
-* ``size``: one class, no resharding, ``v = 1``. Which layers a group holds is only a number; the
-  line of boundaries of :mod:`formulations.pipeline.pieces` is the number of layers placed so far.
-* ``range``: ``v = 1``. A column is a range of layers, and its entry and last strategy where
-  resharding matters.
-* ``chunks``: ``v > 1`` with fixed sizes. A column fills all chunks of a device group, because
-  memory couples them; boundary ``s`` of the line is "``s`` groups are filled".
-
+Which contents there are, and how they are linked, is :mod:`formulations.pipeline.layout`.
 Free choice of strategies: bounds on the pieces, then :func:`~formulations.pipeline.labels.grow`
 for the pieces that may matter, then Pareto in (measures, value), the tail counted only above the
 least possible largest tail. Policies leave no choice: each (policy, piece) is one column.
@@ -18,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from formulations.pipeline.labels import SCORES, Labels, Options, Slot, Target, grow, pareto
+from formulations.pipeline.layout import Layout
 from formulations.pipeline.pieces import (
     Filling,
     Fixed,
@@ -34,17 +27,14 @@ from formulations.pipeline.pieces import (
     knapsack_bounds,
     least_bottleneck,
 )
-from ilp_parallel.problems.pipeline import policy_strategies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from formulations.pipeline.labels import FloatArray, IntArray
-    from ilp_parallel.problems.pipeline import Objective, PipelineInstance
+    from ilp_parallel.problems.pipeline import PipelineInstance
 
 _NEAR = 1.25  # fillings are first tried for spans up to this multiple of the least bottleneck
-
-Shape = Literal["size", "range", "chunks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,183 +55,6 @@ class Columns:
         """[N] F' + B'."""
         total: IntArray = self.measures.sum(axis=1)
         return total
-
-
-class Layout:
-    """The instance seen as device groups that hold pieces."""
-
-    def __init__(self, instance: PipelineInstance) -> None:
-        self.instance = instance
-        classes = len(instance.allowed)
-        if instance.chunks > 1:
-            self.shape: Shape = "chunks"
-        elif classes == 1 and instance.reshard_forward_ticks is None:
-            self.shape = "size"
-        else:
-            self.shape = "range"
-        self.nodes = (instance.stages if self.shape == "chunks" else instance.layers) + 1
-
-    @cached_property
-    def measures(self) -> IntArray:
-        """[Q, K, D] ticks of a layer per bottleneck."""
-        return _measures(
-            self.instance.objective, self.instance.forward_ticks, self.instance.backward_ticks
-        )
-
-    @cached_property
-    def reshard(self) -> IntArray | None:
-        """[K, K, D] ticks of a change of strategies per bottleneck."""
-        forward, backward = (
-            self.instance.reshard_forward_ticks,
-            self.instance.reshard_backward_ticks,
-        )
-        if forward is None or backward is None:
-            return None
-        return _measures(self.instance.objective, forward, backward)
-
-    def fixed(self, group: int) -> Fixed:
-        """Fixed parts of a device group."""
-        instance = self.instance
-        return Fixed(
-            measures=_measures(
-                instance.objective,
-                instance.stage_forward_ticks[group :: instance.stages].sum(),
-                instance.stage_backward_ticks[group :: instance.stages].sum(),
-            ),
-            tail_ticks=int(instance.fixed_tail_ticks[group]),
-            memory=np.full(len(instance.in_flight[group]), int(instance.fixed_bytes[group])),
-            capacity_bytes=int(instance.capacity_bytes[group]),
-            tail_weight=instance.objective.tail_weight,
-        )
-
-    def options(self, group: int) -> list[Options]:
-        """Options of each kind of slot; kind = class * chunks + chunk.
-
-        Dominated strategies are left out unless resharding tells strategies apart.
-        """
-        instance, result = self.instance, []
-        for q, chunk in itertools.product(range(len(instance.allowed)), range(instance.chunks)):
-            k = np.flatnonzero(instance.allowed[q])
-            alive = instance.in_flight[group][:, chunk]
-            held = instance.activation_bytes[q, k][:, None] * alive[None, :]
-            measures = self.measures[q, k]
-            tail = instance.objective.tail_weight * instance.tail_ticks[q, k]
-            option = Options(
-                strategies=k,
-                measures=measures,
-                value=measures.sum(axis=1) + tail,
-                memory=instance.state_bytes[q, k][:, None] + held,
-                transient=instance.transient_bytes[q, k],
-            )
-            result.append(option if self.reshard is not None else option.undominated())
-        return result
-
-    @cached_property
-    def spans(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Per device group the pieces (from node, to node) that sizes allow.
-
-        With shape ``size`` every piece starts at node 0 and stands for all its translations.
-        """
-        instance = self.instance
-        if self.shape == "chunks":
-            return tuple(((s, s + 1),) for s in range(instance.stages))
-        low = instance.min_layers
-        high = np.minimum(instance.max_layers, instance.layers - (low.sum() - low))
-        result = []
-        for s in range(instance.stages):
-            first = max(int(low[:s].sum()), instance.layers - int(high[s:].sum()))
-            last = min(int(high[:s].sum()), instance.layers - int(low[s:].sum()))
-            starts = range(first, last + 1) if self.shape == "range" else (0,)
-            result.append(
-                tuple(
-                    (i, i + n)
-                    for i in starts
-                    for n in range(int(low[s]), int(high[s]) + 1)
-                    if i + n <= instance.layers
-                )
-            )
-        return tuple(result)
-
-    def chunk_layers(self, group: int, start: int, stop: int) -> list[range]:
-        """The layers of each chunk of a piece."""
-        instance = self.instance
-        if self.shape != "chunks":
-            return [range(start, stop)]
-        ends = np.cumsum(instance.min_layers)
-        return [
-            range(int(ends[j] - instance.min_layers[j]), int(ends[j]))
-            for j in range(group, instance.virtual_stages, instance.stages)
-        ]
-
-    def slots(self, group: int, start: int, stop: int) -> list[Slot]:
-        """The slots of a piece, chunk after chunk."""
-        instance, result = self.instance, []
-        for chunk, layers in enumerate(self.chunk_layers(group, start, stop)):
-            for layer in layers:
-                opens = self.reshard is not None and layer == layers.start and layer > 0
-                entries = (
-                    np.flatnonzero(instance.allowed[instance.layer_class[layer - 1]]).tolist()
-                    if opens
-                    else ()
-                )
-                kind = int(instance.layer_class[layer]) * instance.chunks + chunk
-                result.append(Slot(kind, chunk, tuple(entries)))
-        return result
-
-    def counts(self, group: int, kinds: int) -> IntArray:
-        """[spans, kinds] how many slots of each kind the pieces of a device group have."""
-        instance, spans = self.instance, self.spans[group]
-        if self.shape == "chunks":
-            used = [slot.kind for slot in self.slots(group, *spans[0])]
-            return np.bincount(used, minlength=kinds).astype(np.int64)[None, :]
-        one_hot = instance.layer_class[:, None] == np.arange(kinds)[None, :]
-        before = np.vstack([np.zeros(kinds, dtype=np.int64), one_hot.cumsum(axis=0)])
-        ends = np.array(spans, dtype=np.int64).reshape(-1, 2)
-        counts: IntArray = before[ends[:, 1]] - before[ends[:, 0]]
-        return counts
-
-    def on_line(self, group: int, values: FloatArray) -> FloatArray:
-        """``[nodes, nodes]`` of one value per span, infinite elsewhere."""
-        matrix = np.full((self.nodes, self.nodes), math.inf)
-        for (start, stop), value in zip(self.spans[group], values.tolist(), strict=True):
-            if self.shape == "size":
-                i = np.arange(self.nodes - stop)
-                matrix[i, i + stop] = value
-            else:
-                matrix[start, stop] = value
-        return matrix
-
-    def off_line(self, group: int, matrix: FloatArray) -> FloatArray:
-        """One value per span: the largest over the translations a span stands for."""
-        if self.shape == "size":
-            return np.array([np.diagonal(matrix, stop).max() for _, stop in self.spans[group]])
-        return np.array([matrix[span] for span in self.spans[group]])
-
-    @cached_property
-    def least_tail(self) -> int:
-        """Lower bound on the largest tail: per device group, and on average."""
-        instance = self.instance
-        fixed = instance.fixed_tail_ticks
-        layer = np.array(
-            [
-                int(tail[allowed].min(initial=2**40))
-                for tail, allowed in zip(instance.tail_ticks, instance.allowed, strict=True)
-            ]
-        )
-        held = instance.min_layers.reshape(instance.chunks, instance.stages).sum(axis=0)
-        total = int(fixed.sum()) + int(layer[instance.layer_class].sum())
-        return max(int((fixed + held * layer.min()).max()), -(-total // instance.stages))
-
-
-def _measures(
-    objective: Objective, forward: IntArray | np.int64, backward: IntArray | np.int64
-) -> IntArray:
-    """``[..., D]``: forward and backward ticks as the bottlenecks of the objective see them."""
-    parts = [
-        np.asarray(forward) * term.forward + np.asarray(backward) * term.backward
-        for term in objective.bottlenecks
-    ]
-    return np.stack(parts, axis=-1).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,65 +253,71 @@ def _reduced(layout: Layout, columns: Columns) -> Columns:
 
 def _policy(layout: Layout, group: int, piece: _Pieces, limits: FloatArray) -> Iterator[Columns]:
     """Columns of one device group when policies fix all strategies."""
-    instance = layout.instance
-    for (start, stop), limit in zip(layout.spans[group], limits[:, 0].tolist(), strict=True):
-        chunks = layout.chunk_layers(group, start, stop)
-        layers = np.concatenate([np.arange(c.start, c.stop) for c in chunks])
-        slots = layout.slots(group, start, stop)
-        sizes = tuple(len(c) for c in chunks)
-        for index, policy in enumerate(instance.policies or ()):
-            chosen = np.array(policy_strategies(policy, sizes), dtype=np.int64)
-            q = instance.layer_class[layers]
-            if not bool(instance.allowed[q, chosen].all()):
-                continue
-            alive = instance.in_flight[group][:, np.array([slot.chunk for slot in slots])]
-            peak = (
-                int((alive @ instance.activation_bytes[q, chosen]).max())
-                + int(instance.state_bytes[q, chosen].sum() + instance.fixed_bytes[group])
-                + int(instance.transient_bytes[q, chosen].max())
-            )
-            measures = piece.fixed.measures + layout.measures[q, chosen].sum(axis=0)
-            if peak > piece.fixed.capacity_bytes or int(measures.sum()) > limit:
-                continue
-            tail = np.array([piece.fixed.tail_ticks + int(instance.tail_ticks[q, chosen].sum())])
-            labels = Labels(
-                measures[None, :],
-                np.zeros(1, dtype=np.int64),
-                np.array([[peak]]),
-                np.zeros(1, dtype=np.int64),
-                np.full((1, 2 * instance.chunks), -1),
-                chosen[None, :],
-            )
-            for linked in _linked(layout, slots, labels):
-                if int(linked.ticks[0]) <= limit:
-                    yield _columns(group, index, start, stop, linked, tail)
+    spans = zip(layout.spans[group], limits[:, 0].tolist(), piece.lower.tolist(), strict=True)
+    for (start, stop), limit, lower in spans:
+        if lower > limit or math.isinf(lower):
+            continue
+        policy, labels = _policy_contents(layout, group, piece.fixed, start, stop)
+        for index, linked in _linked(layout, layout.slots(group, start, stop), policy, labels):
+            useful = linked.ticks <= limit
+            tail = (linked.value - linked.ticks) // piece.fixed.tail_weight
+            found = _columns(group, 0, start, stop, linked.take(useful), tail[useful])
+            yield replace(found, policy=index[useful])
 
 
-def _linked(layout: Layout, slots: list[Slot], labels: Labels) -> Iterator[Labels]:
-    """A fixed content with every combination of entry strategies, resharding added."""
-    if layout.reshard is None:
-        yield labels
-        return
-    chosen = labels.choices[0].tolist()
-    chunks = range(layout.instance.chunks)
-    first = [next(i for i, slot in enumerate(slots) if slot.chunk == c) for c in chunks]
-    last = [max(i for i, slot in enumerate(slots) if slot.chunk == c) for c in chunks]
-    inside = sum(
-        layout.reshard[chosen[i - 1], chosen[i]] for i in range(1, len(chosen)) if i not in first
+def _policy_contents(
+    layout: Layout, group: int, fixed: Fixed, start: int, stop: int
+) -> tuple[IntArray, Labels]:
+    """The policies whose contents are allowed and fit, and these contents without resharding."""
+    instance, policies = layout.instance, layout.instance.policies or ()
+    chunks = layout.chunk_layers(group, start, stop)
+    layer = np.concatenate([np.arange(c.start, c.stop) for c in chunks])
+    place = np.concatenate([np.arange(len(c)) for c in chunks])
+    chunk = np.repeat(np.arange(len(chunks)), [len(c) for c in chunks])
+    prefix, count, rest = (
+        np.array([[getattr(policy, name)] for policy in policies], dtype=np.int64)
+        for name in ("prefix", "prefix_layers", "rest")
     )
-    for entries in itertools.product(*(slots[i].entries or (-1,) for i in first)):
-        crossing = sum(
-            layout.reshard[a, chosen[i]] for a, i in zip(entries, first, strict=True) if a >= 0
-        )
-        links = [x for a, i in zip(entries, last, strict=True) for x in (a, chosen[i])]
-        yield Labels(
-            labels.measures + inside + crossing,
-            labels.value,
-            labels.memory,
-            labels.transient,
-            np.array([links]),
-            labels.choices,
-        )
+    q, chosen = instance.layer_class[layer], np.where(place < count, prefix, rest)
+    policy = np.flatnonzero(instance.allowed[q, chosen].all(axis=1))
+    chosen = chosen[policy]
+    alive = instance.in_flight[group][:, chunk]
+    held = instance.activation_bytes[q, chosen] @ alive.T
+    measures = fixed.measures + layout.measures[q, chosen].sum(axis=1)
+    tail = fixed.tail_ticks + instance.tail_ticks[q, chosen].sum(axis=1)
+    labels = Labels(
+        measures=measures,
+        value=measures.sum(axis=1) + fixed.tail_weight * tail,
+        memory=fixed.memory + instance.state_bytes[q, chosen].sum(axis=1)[:, None] + held,
+        transient=instance.transient_bytes[q, chosen].max(axis=1),
+        links=np.full((len(policy), 2 * instance.chunks), -1),
+        choices=chosen,
+    )
+    fits = labels.memory.max(axis=1) + labels.transient <= fixed.capacity_bytes
+    return policy[fits], labels.take(fits)
+
+
+def _linked(
+    layout: Layout, slots: list[Slot], policy: IntArray, labels: Labels
+) -> Iterator[tuple[IntArray, Labels]]:
+    """Contents of policies with every combination of entry strategies, resharding added."""
+    if layout.reshard is None:
+        yield policy, labels
+        return
+    chosen = labels.choices
+    chunk = np.array([slot.chunk for slot in slots])
+    opens = np.append(True, chunk[1:] != chunk[:-1])
+    first, last = np.flatnonzero(opens), np.flatnonzero(np.roll(opens, -1))
+    inside = np.flatnonzero(~opens)
+    steps = layout.reshard[chosen[:, inside - 1], chosen[:, inside]].sum(axis=1)
+    for entries in itertools.product(*(slots[i].entries or (-1,) for i in first.tolist())):
+        entered = np.array([a >= 0 for a in entries])
+        before = np.array(entries)[entered]
+        extra = steps + layout.reshard[before, chosen[:, first[entered]]].sum(axis=1)
+        links = np.full_like(labels.links, -1)
+        links[:, 0::2], links[:, 1::2] = np.array(entries), chosen[:, last]
+        measures, value = labels.measures + extra, labels.value + extra.sum(axis=1)
+        yield policy, replace(labels, measures=measures, value=value, links=links)
 
 
 def _joined(instance: PipelineInstance, batches: list[Columns]) -> Columns:

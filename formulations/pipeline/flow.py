@@ -54,7 +54,7 @@ from formulations.pipeline.cells import (
     free_strategies_only,
     layer_cells,
 )
-from formulations.pipeline.columns import Layout
+from formulations.pipeline.layout import Layout
 from formulations.pipeline.max_terms import MaxTerms, add_max_terms
 from ilp_parallel.problems.pipeline import PipelineSolution
 from ilp_parallel.program import ProgramBuilder

@@ -55,7 +55,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from formulations.pipeline.columns import Columns, Layout, generate
+from formulations.pipeline.columns import Columns, generate
+from formulations.pipeline.layout import Layout
 from formulations.pipeline.max_terms import MaxTerms, add_max_terms
 from ilp_parallel.problems.pipeline import PipelineSolution
 from ilp_parallel.program import ProgramBuilder

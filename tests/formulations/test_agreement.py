@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,6 +58,17 @@ def test_interval_on_every_kind(schedule: str, classes: int, reshard: bool, poli
         check("interval", instance, optimum)
         seen += optimum is not None
     assert seen  # not only infeasible ones
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_folded_chunks(seed: int) -> None:
+    """An interleaved schedule with equal chunks folded into one has other weights only."""
+    plain = random_instance(np.random.default_rng(seed), schedule="1f1b")
+    folded = replace(plain, schedule="interleaved", fold=3)
+    optimum = brute_force(folded)
+    for name, formulation in PIPELINE.items():
+        if formulation.refuses(folded) is None:
+            check(name, folded, optimum)
 
 
 @given(instances)
@@ -128,8 +140,7 @@ def test_refusals_carry_a_code() -> None:
 def test_interval_refuses_free_chunk_sizes() -> None:
     fixed = random_instance(np.random.default_rng(1), schedule="interleaved", policies=False)
     assert Interval().refuses(fixed) is None
-    fields = {name: getattr(fixed, name) for name in PipelineInstance.__dataclass_fields__}
-    free = PipelineInstance(**{**fields, "max_layers": fixed.max_layers + 1})
+    free = replace(fixed, max_layers=fixed.max_layers + 1)
     reason = Interval().refuses(free)
     assert reason is not None
     assert reason.startswith("NEEDS_FIXED_CHUNKS")

@@ -13,7 +13,7 @@ import formulations
 from formulations import PIPELINE, PIPELINE_CHOICE
 from tests.strategies import random_instance
 
-HELPERS = {"__init__", "cells", "columns", "labels", "max_terms", "pieces"}
+HELPERS = {"__init__", "cells", "columns", "labels", "layout", "max_terms", "pieces"}
 NUMBERED = re.compile(r"\((\d+)\)[^():]*\(``(\w+)``", re.DOTALL)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from formulations import PIPELINE, PIPELINE_CHOICE
 from formulations.pipeline.monolithic import common_divisor
-from ilp_parallel.problems.pipeline import PipelineInstance
 from ilp_parallel.solvers.registry import get_solver
 from tests.bruteforce import brute_force
 from tests.strategies import random_instance
+
+if TYPE_CHECKING:
+    from ilp_parallel.problems.pipeline import PipelineInstance
 
 HIGHS = get_solver("highs")
 
@@ -40,9 +45,7 @@ def _without_transients(seed: int) -> PipelineInstance:
     instance = random_instance(
         np.random.default_rng(seed), classes=1, reshard=False, policies=False
     )
-    fields = {name: getattr(instance, name) for name in PipelineInstance.__dataclass_fields__}
-    zeros = np.zeros_like(instance.transient_bytes)
-    return PipelineInstance(**{**fields, "transient_bytes": zeros})
+    return replace(instance, transient_bytes=np.zeros_like(instance.transient_bytes))
 
 
 @pytest.mark.parametrize("seed", range(40))
