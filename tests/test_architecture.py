@@ -210,9 +210,10 @@ def classes_with(package: str, *methods: str) -> set[tuple[str, str]]:
 
 
 def test_every_formulation_is_registered() -> None:
-    from formulations import PIPELINE
+    from formulations import PIPELINE, PIPELINE_CHOICE
 
-    registered = {(type(f).__module__, type(f).__name__) for f in PIPELINE.values()}
+    all_listed = [*PIPELINE.values(), *PIPELINE_CHOICE.values()]
+    registered = {(type(f).__module__, type(f).__name__) for f in all_listed}
     written = classes_with("formulations.pipeline", "refuses", "build", "decode")
     assert registered == written
     assert {formulation.name: formulation for formulation in PIPELINE.values()} == PIPELINE
