@@ -150,7 +150,7 @@ class _Search:
         self._options = options
         self._space = get_space(options.space)
         self._builder = InstanceBuilder(costs, self._space, options.pins)
-        self._formulation = _get_formulation(options.formulation)
+        self._formulation = get_formulation(options.formulation)
         self._solver = get_solver(options.solver)
         self._refusals: list[Refusal] = []
         self._fates: dict[int, Fate] = {}
@@ -259,10 +259,7 @@ class _Search:
             self._best_by_dp = value
 
     def _solve_program(self, instance: PipelineInstance, cutoff: int | None) -> Outcome:
-        reason = self._formulation.refuses(instance)
-        if reason is not None:
-            code, _, sentence = reason.partition(": ")
-            raise InputError(code, sentence, "use --formulation interval")
+        require_applicable(self._formulation, instance)
         program = self._formulation.build(instance, cutoff)
         options = SolveOptions(
             time_limit_s=self._remaining_s(),
@@ -367,9 +364,45 @@ def _status(objective: int | None, open_bound: int | None) -> SearchStatus:
     return "optimal" if open_bound is None or open_bound >= objective else "feasible"
 
 
-def _get_formulation(name: str) -> Formulation:
+def get_formulation(name: str) -> Formulation:
+    """The formulation of that name.
+
+    Raises
+    ------
+    InputError
+        ``UNKNOWN_FORMULATION``.
+    """
     if name not in PIPELINE:
         raise InputError(
             "UNKNOWN_FORMULATION", f"no formulation {name!r}", f"use one of {', '.join(PIPELINE)}"
         )
     return PIPELINE[name]
+
+
+def require_applicable(formulation: Formulation, instance: PipelineInstance) -> None:
+    """Refuse a pair of formulation and instance before anything is built.
+
+    Raises
+    ------
+    InputError
+        With the formulation's own reason code.
+    """
+    reason = formulation.refuses(instance)
+    if reason is not None:
+        code, _, sentence = reason.partition(": ")
+        raise InputError(code, sentence, "use --formulation interval")
+
+
+def solve_configuration(
+    instance: PipelineInstance, formulation: str, solver: str, cutoff: int | None = None
+) -> Outcome:
+    """Solve one instance once, without a limit.
+
+    Raises
+    ------
+    InputError
+        Unknown names, or a formulation that does not apply.
+    """
+    chosen = get_formulation(formulation)
+    require_applicable(chosen, instance)
+    return get_solver(solver)(chosen.build(instance, cutoff), SolveOptions())

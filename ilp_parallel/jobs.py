@@ -1,0 +1,96 @@
+"""A complete job from what the user gave; everything assumed is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from ilp_parallel.errors import InputError
+from ilp_parallel.specs.job import Attention, JobSpec, Optimizer, Precision, Stack
+from ilp_parallel.specs.overrides import reserve_bytes, with_links
+from ilp_parallel.specs.readers import load_cluster, load_model
+from ilp_parallel.specs.validate import check_job, default_precision
+
+if TYPE_CHECKING:
+    from ilp_parallel.specs.cluster import ClusterSpec, LinkSpec
+    from ilp_parallel.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What the user asked for; None where nothing was said."""
+
+    model: str  # preset, path or -
+    cluster: str | None = None
+    batch: int | None = None  # sequences
+    sequence: int | None = None  # tokens
+    precision: str | None = None
+    optimizer: str | None = None
+    attention: str | None = None
+    stack: str | None = None
+    intra_bandwidth: str | None = None
+    inter_bandwidth: str | None = None
+    reserve_gib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteJob:
+    """Specs that passed all checks, and in words what was assumed."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    job: JobSpec
+    assumed: tuple[str, ...]
+
+
+def complete_job(request: JobRequest) -> CompleteJob:
+    """Read and check the specs of a request, filling in defaults.
+
+    Raises
+    ------
+    InputError
+        For anything unknown, malformed, out of range or inconsistent.
+    """
+    model = load_model(request.model)
+    assumed: list[str] = []
+
+    def default(name: str, given: object, value: object, option: str) -> object:
+        if given is not None:
+            return given
+        if value is None:
+            raise InputError(
+                f"{name.upper()}_MISSING", f"{model.name} has no default {name}", f"give {option}"
+            )
+        assumed.append(f"{name} {value}")
+        return value
+
+    notation = cast("str", default("cluster", request.cluster, model.default_cluster, "--cluster"))
+    cluster = with_links(load_cluster(notation), request.intra_bandwidth, request.inter_bandwidth)
+    job = JobSpec(
+        global_batch=cast("int", default("batch", request.batch, model.default_batch, "--batch")),
+        sequence_length=cast(
+            "int", default("sequence", request.sequence, model.default_sequence, "--seq")
+        ),
+        precision=cast(
+            "Precision",
+            default("precision", request.precision, default_precision(cluster), "--precision"),
+        ),
+        optimizer=cast("Optimizer", default("optimizer", request.optimizer, "adam", "--optimizer")),
+        attention=cast(
+            "Attention", default("attention", request.attention, "flash", "--attention")
+        ),
+        stack=cast("Stack", default("stack", request.stack, "megatron", "--stack")),
+    )
+    if request.reserve_gib is not None:
+        job = replace(job, reserve_bytes=reserve_bytes(cluster, request.reserve_gib))
+    check_job(model, cluster, job)
+    if request.intra_bandwidth is None:
+        assumed.append(f"inside a node {link_text(cluster.intra)}")
+    if request.inter_bandwidth is None:
+        assumed.append(f"between nodes {link_text(cluster.inter)}")
+    return CompleteJob(model, cluster, job, tuple(assumed))
+
+
+def link_text(link: LinkSpec) -> str:
+    """Bandwidth (per direction and device) and latency of a link."""
+    return f"{link.bandwidth_bytes_per_s / 1e9:g} GB/s, {link.latency_s * 1e6:g} us"
