@@ -26,6 +26,7 @@ from formulations.pipeline.pieces import (
     greedy_filling,
     knapsack_bounds,
     least_bottleneck,
+    tail_bounds,
 )
 
 if TYPE_CHECKING:
@@ -84,19 +85,41 @@ def generate(instance: PipelineInstance, cutoff: int | None) -> Columns:
             if any(found is not None for found in known):
                 break
         cutoff = min((c for c in (*known, cutoff) if c is not None), default=None)
-    objective = instance.objective
-    ticks, value = caps(
-        line,
-        cutoff,
-        objective.tail_weight * layout.least_tail,
-        min(term.weight for term in objective.bottlenecks),
-    )
+    least_tail, all_limits = _limits(layout, pieces, line, cutoff)
     make = _free if instance.policies is None else _policy
     batches: list[Columns] = []
-    for s, piece in enumerate(pieces):
-        limits = np.column_stack([layout.off_line(s, ticks[s]), layout.off_line(s, value[s])])
-        batches += make(layout, s, piece, limits)
+    for s, (piece, limits) in enumerate(zip(pieces, all_limits, strict=True)):
+        batches += make(layout, s, piece, limits, least_tail)
     return _joined(instance, batches)
+
+
+def _limits(
+    layout: Layout, pieces: list[_Pieces], line: FloatArray, cutoff: int | None
+) -> tuple[int, list[FloatArray]]:
+    """Least largest tail of any solution below the cutoff; per group ``[spans, 2]`` caps of (X, V).
+
+    The caps leave little time for strategies that trade time for tail, so they raise the least
+    largest tail, which in turn lowers the caps: repeated until nothing changes.
+    """
+    objective = layout.instance.objective
+    weight = min(term.weight for term in objective.bottlenecks)
+    least_tail = layout.least_tail
+    while True:
+        ticks, value = caps(line, cutoff, objective.tail_weight * least_tail, weight)
+        limits = [
+            np.column_stack([layout.off_line(s, ticks[s]), layout.off_line(s, value[s])])
+            for s in range(len(pieces))
+        ]
+        if layout.instance.policies is not None or layout.reshard is not None:
+            return least_tail, limits
+        tails = [
+            layout.on_line(s, tail_bounds(piece.fixed, piece.options, piece.counts, limit[:, 0]))
+            for s, (piece, limit) in enumerate(zip(pieces, limits, strict=True))
+        ]
+        raised = least_bottleneck(np.stack(tails))
+        if not least_tail < raised < math.inf:
+            return least_tail, limits
+        least_tail = int(raised)
 
 
 def _bounded(layout: Layout, group: int) -> _Pieces:
@@ -148,11 +171,13 @@ def _own_cutoff(layout: Layout, pieces: list[_Pieces], score: int) -> int | None
     )
 
 
-def _free(layout: Layout, group: int, piece: _Pieces, limits: FloatArray) -> Iterator[Columns]:
+def _free(
+    layout: Layout, group: int, piece: _Pieces, limits: FloatArray, least_tail: int
+) -> Iterator[Columns]:
     """Columns of one device group when every layer chooses freely."""
     weight = layout.instance.objective.tail_weight
     wanted = [
-        (start, stop, _corners(layout, fillings, limit), rates)
+        (start, stop, _corners(layout, fillings, limit, least_tail), rates)
         for (start, stop), limit, rates, lower, fillings in zip(
             layout.spans[group], limits, piece.multipliers, piece.lower, piece.fillings, strict=True
         )
@@ -174,10 +199,12 @@ def _free(layout: Layout, group: int, piece: _Pieces, limits: FloatArray) -> Ite
         )
         for labels, (_, stop, _, _) in zip(grown, ends, strict=True):
             tail = (labels.value - labels.ticks) // weight
-            yield _reduced(layout, _columns(group, 0, start, stop, labels, tail))
+            yield _reduced(layout, _columns(group, 0, start, stop, labels, tail), least_tail)
 
 
-def _corners(layout: Layout, fillings: list[Filling], limit: FloatArray) -> FloatArray:
+def _corners(
+    layout: Layout, fillings: list[Filling], limit: FloatArray, least_tail: int
+) -> FloatArray:
     """``[corners, 2]`` of (X, V): within the limit and not to be exchanged for a filling.
 
     With one bottleneck a content that is no better than a filling in X and in V (tails below the
@@ -186,8 +213,8 @@ def _corners(layout: Layout, fillings: list[Filling], limit: FloatArray) -> Floa
     """
     if len(layout.instance.objective.bottlenecks) > 1:
         return limit[None, :]
-    weight, least = layout.instance.objective.tail_weight, layout.least_tail
-    points = sorted({(f.ticks, f.ticks + weight * max(f.tail_ticks, least)) for f in fillings})
+    weight = layout.instance.objective.tail_weight
+    points = sorted({(f.ticks, f.ticks + weight * max(f.tail_ticks, least_tail)) for f in fillings})
     steps = [(-math.inf, float(limit[1]))]
     for ticks, value in points:
         if value < steps[-1][1]:
@@ -231,9 +258,9 @@ def _columns(
     )
 
 
-def _reduced(layout: Layout, columns: Columns) -> Columns:
+def _reduced(layout: Layout, columns: Columns, least_tail: int) -> Columns:
     """Pareto in (measures, F' + B' + weighted tail), tails below the least largest one equal."""
-    tail = np.maximum(columns.tail, layout.least_tail)
+    tail = np.maximum(columns.tail, least_tail)
     value = columns.ticks + layout.instance.objective.tail_weight * tail
     points = np.column_stack([columns.measures, value])
     keys = columns.links if layout.reshard is not None else None
@@ -251,8 +278,11 @@ def _reduced(layout: Layout, columns: Columns) -> Columns:
     )
 
 
-def _policy(layout: Layout, group: int, piece: _Pieces, limits: FloatArray) -> Iterator[Columns]:
-    """Columns of one device group when policies fix all strategies."""
+def _policy(
+    layout: Layout, group: int, piece: _Pieces, limits: FloatArray, least_tail: int
+) -> Iterator[Columns]:
+    """Columns of one device group when policies fix all strategies; all tails count."""
+    del least_tail
     spans = zip(layout.spans[group], limits[:, 0].tolist(), piece.lower.tolist(), strict=True)
     for (start, stop), limit, lower in spans:
         if lower > limit or math.isinf(lower):

@@ -100,6 +100,38 @@ def knapsack_bounds(
     return lower, multipliers
 
 
+def tail_bounds(
+    fixed: Fixed, options: Sequence[Options], counts: IntArray, most_ticks: FloatArray
+) -> FloatArray:
+    r"""Lower bounds ``[pieces]`` on the tail of contents whose X is at most ``most_ticks``.
+
+    For every rate :math:`\eta \ge 0` (tail ticks per tick of X),
+    :math:`tail \ge fixed + \sum_{layers} \min_k (tail_k + \eta x_k) - \eta (most - fixed\,X)`.
+    Infinite where ``most_ticks`` is minus infinity: no such content is wanted.
+    """
+    tails = [(o.value - o.ticks) / fixed.tail_weight for o in options]
+    rates = [np.zeros(1)]
+    for o, tail in zip(options, tails, strict=True):
+        slower = o.ticks[:, None] - o.ticks[None, :]
+        shorter = tail[None, :] - tail[:, None]
+        a, b = np.nonzero((slower > 0) & (shorter > 0))
+        rates.append(shorter[a, b] / slower[a, b])
+    rate = np.unique(np.concatenate(rates))
+    per_layer = np.stack(
+        [
+            (tail[:, None] + o.ticks[:, None] * rate).min(axis=0, initial=math.inf)
+            for o, tail in zip(options, tails, strict=True)
+        ]
+    )
+    per_layer = np.where(np.isfinite(per_layer), per_layer, 0.0)
+    room = np.where(np.isfinite(most_ticks), most_ticks - fixed.ticks, 0.0)
+    bound = fixed.tail_ticks + counts @ per_layer - room[:, None] * rate
+    scale = 1.0 + np.abs(bound) + np.abs(room)[:, None] * rate
+    plain = fixed.tail_ticks + counts @ per_layer[:, 0]
+    best = np.where(np.isposinf(most_ticks), plain, (bound - _MARGIN * scale).max(axis=1))
+    return np.where(np.isneginf(most_ticks), math.inf, np.maximum(np.ceil(best), 0.0))
+
+
 def _slopes(options: Sequence[Options], row: int, theta: float) -> FloatArray:
     """All exchange rates (ticks per byte) between two options of a kind, and 0."""
     parts = [np.zeros(1)]
