@@ -154,7 +154,9 @@ class _LagrangianTables:
     @cached_property
     def _limits(self) -> IntArray:
         """[p, levels] most layers that fit when no transient exceeds the level."""
-        lightest = np.stack([self._memory[:, w].min(axis=1) for w in self._within], axis=1)
+        order = np.argsort(self._transient, kind="stable")
+        ends = np.cumsum(np.unique(self._transient, return_counts=True)[1]) - 1
+        lightest = np.minimum.accumulate(self._memory[:, order], axis=1)[:, ends]
         fit = _quotient(self._room, lightest)
         return np.where(self._room >= 0, np.minimum(fit, self._instance.layers), 0)
 

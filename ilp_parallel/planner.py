@@ -116,9 +116,15 @@ class SearchResult:
 
 
 def search(
-    model: ModelSpec, cluster: ClusterSpec, job: JobSpec, options: SearchOptions
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    job: JobSpec,
+    options: SearchOptions,
+    costs: CostModel | None = None,
 ) -> SearchResult:
     """Prove the optimal plan of a space, or that there is none.
+
+    ``costs`` may be a cost model of the same specs, to share what it remembers.
 
     Raises
     ------
@@ -127,7 +133,7 @@ def search(
     DisagreementError
         If the two exact methods differ.
     """
-    return _Search(CostModel(model, cluster, job), options).run()
+    return _Search(costs or CostModel(model, cluster, job), options).run()
 
 
 @dataclass(slots=True)
@@ -168,6 +174,8 @@ class _Search:
             self._report(bound)
             if self._incumbent is not None and bound >= self._incumbent[0]:
                 self._close(candidate)
+            elif candidate.multipliers is None and self._refuted_by_memory(candidate):
+                continue
             elif candidate.multipliers is None and self._tighten(candidate):
                 self._push(candidate)
             else:
@@ -195,13 +203,18 @@ class _Search:
         if not instance.allowed.any():
             self._fates[index] = NoStrategy(name)
             return
-        shortfall = memory_shortfall(instance)
-        if shortfall is not None:
-            self._fates[index] = TooLittleMemory(name, shortfall.placeable)
-            return
         bound = instance.objective.ticks(work_bound(instance))
         self._rounding[index] = rounding_ticks(instance)
         self._push(_Candidate(index, configuration, instance, bound))
+
+    def _refuted_by_memory(self, candidate: _Candidate) -> bool:
+        """Whether the layers cannot fit; looked at only where the work alone does not close."""
+        shortfall = memory_shortfall(candidate.instance)
+        if shortfall is None:
+            return False
+        name = candidate.configuration.name
+        self._fates[candidate.index] = TooLittleMemory(name, shortfall.placeable)
+        return True
 
     def _push(self, candidate: _Candidate) -> None:
         heapq.heappush(self._queue, (candidate.bound, candidate.index, candidate))

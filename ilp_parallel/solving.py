@@ -87,16 +87,18 @@ def solve(job: CompleteJob, options: SearchOptions, *, started: float) -> Answer
     """
     begun = time.perf_counter()
     superset = None
+    costs = CostModel(job.model, job.cluster, job.job)
     if options.space != SUPERSET and _contains(SUPERSET, options.space):
-        superset = search(job.model, job.cluster, job.job, replace(options, space=SUPERSET))
+        whole = replace(options, space=SUPERSET)
+        superset = search(job.model, job.cluster, job.job, whole, costs)
     left = options.time_limit_s
     if left is not None:
         left = max(0.0, left - (time.perf_counter() - begun))
-    result = search(job.model, job.cluster, job.job, replace(options, time_limit_s=left))
+    own = replace(options, time_limit_s=left)
+    result = search(job.model, job.cluster, job.job, own, costs)
     failed = [check for check in verify(result.certificate) if not check.passed]
     if superset is not None:
         failed += [check for check in verify(superset.certificate) if not check.passed]
-    costs = CostModel(job.model, job.cluster, job.job)
     ended = time.perf_counter()
     return Answer(
         job=job,

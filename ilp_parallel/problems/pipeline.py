@@ -412,12 +412,15 @@ def _require_consistent(instance: PipelineInstance) -> None:
         "min_layers": virtual,
         "max_layers": virtual,
     }
+    arrays = []
     for name, shape in shapes.items():
         array = getattr(instance, name)
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
-        if name != "capacity_bytes" and array.size and array.min() < 0:
-            raise ValueError(f"{name} has a negative entry")
+        if name != "capacity_bytes":
+            arrays.append(array.ravel())
+    if np.concatenate(arrays).min() < 0:
+        raise ValueError("an entry is negative")
     if len(instance.in_flight) != instance.stages:
         raise ValueError("in_flight needs one table per device group")
     if any(rows.ndim != 2 or rows.shape[1] != instance.chunks for rows in instance.in_flight):
