@@ -4,82 +4,36 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import click
 
 from ilp_parallel import __version__
+from ilp_parallel.cli_options import (
+    Format,
+    Live,
+    chosen_style,
+    job_options,
+    job_request,
+    output_options,
+    read_search_options,
+    search_options,
+)
 from ilp_parallel.errors import InputError
-from ilp_parallel.jobs import JobRequest, complete_job
+from ilp_parallel.jobs import complete_job
 
 if TYPE_CHECKING:
-    from ilp_parallel.planner import SearchOptions, SearchProgress
-    from ilp_parallel.solving import Answer
+    from collections.abc import Sequence
 
-Format = Literal["table", "json", "md"]
-Command = TypeVar("Command", bound=Callable[..., object])
+    from ilp_parallel.solving import Answer
 
 EXIT = {"optimal": 0, "infeasible": 3, "feasible": 4, "unknown": 5}
 """Exit code by status; 1 internal error, 2 bad input, 6 rejected by a check."""
 REJECTED = 6
 
 _STARTED = time.perf_counter()
-
-
-def job_options(command: Command) -> Command:
-    """Options that describe the job."""
-    for option in reversed(
-        (
-            click.option("--cluster", help="Device, nodes and devices per node, or a file."),
-            click.option("--batch", type=int, help="Sequences per optimizer step."),
-            click.option("--seq", "sequence", type=int, help="Tokens per sequence."),
-            click.option("--precision", help="Precision recipe, e.g. megatron-bf16."),
-            click.option("--optimizer", help="adam, sgd-momentum or sgd."),
-            click.option("--attention", help="flash or unfused."),
-            click.option("--stack", help="Software: megatron, deepspeed or torchtitan."),
-            click.option("--intra-bw", "intra_bandwidth", help="Inside a node, e.g. 300GB/s."),
-            click.option("--inter-bw", "inter_bandwidth", help="Between nodes, e.g. 25GB/s."),
-            click.option("--reserve-gib", type=float, help="Memory of a device no plan may use."),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def search_options(command: Command) -> Command:
-    """Options that describe the search."""
-    for option in reversed(
-        (
-            click.option("--space", default="megatron", show_default=True, help="Search space."),
-            click.option(
-                "--schedule", default="any", show_default=True, help="Or 1f1b, gpipe, ..."
-            ),
-            click.option("--fix", "fixed", multiple=True, metavar="K=V", help="Fix a decision."),
-            click.option("--forbid", "forbidden", multiple=True, metavar="K=V", help="Forbid one."),
-            click.option("--formulation", default="interval", show_default=True),
-            click.option("--solver", default="highs", show_default=True),
-            click.option("--time-limit", "time_limit_s", type=float, metavar="SECONDS"),
-            click.option("--seed", type=int, default=0, show_default=True),
-            click.option("--threads", type=int, default=1, show_default=True),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def output_options(command: Command) -> Command:
-    """How and where the result is written."""
-    style = click.Choice(("table", "json", "md"))
-    for option in (
-        click.option("-o", "output", default="-", metavar="FILE", help="Write there; - is stdout."),
-        click.option("--format", "style", type=style, default=None, help="table, json or md."),
-    ):
-        command = option(command)
-    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -102,13 +56,13 @@ def solve(
     from ilp_parallel.solving import solve as run
 
     started = _STARTED
-    job = complete_job(_request(model, words))
-    options = _search_options(words)
-    with _Live(options) as live:
+    job = complete_job(job_request(model, words))
+    options = read_search_options(words)
+    with Live(options) as live:
         answer = run(job, live.options, started=started)
         if cross_check:
             _cross_check(answer)
-    style = _style(style, output)
+    style = chosen_style(style, output)
     if style == "json":
         document = answer_document(answer)
         if answer.result.status == "infeasible":
@@ -134,11 +88,11 @@ def compare(models: tuple[str, ...], output: str, style: Format | None, **words:
     from ilp_parallel.comparing import compare_models, comparison_text
 
     words["space"] = "mixed"
-    options = _search_options(words)
-    jobs = [complete_job(_request(model, words)) for model in models]
-    with _Live(options) as live:
+    options = read_search_options(words)
+    jobs = [complete_job(job_request(model, words)) for model in models]
+    with Live(options) as live:
         rows = compare_models(jobs, live.options)
-    style = _style(style, output)
+    style = chosen_style(style, output)
     document = {"schema": "ilp_parallel.compare/1", "rows": rows}
     _write(output, _json(document) if style == "json" else comparison_text(rows, style))
 
@@ -152,11 +106,11 @@ def bounds(model: str, output: str, style: Format | None, **words: object) -> No
     """Bounds on the winning configuration: work, Lagrangian, LP of each formulation, optimum."""
     from ilp_parallel.ladder import ladder, ladder_text
 
-    job = complete_job(_request(model, words))
-    options = _search_options(words)
-    with _Live(options) as live:
+    job = complete_job(job_request(model, words))
+    options = read_search_options(words)
+    with Live(options) as live:
         rungs = ladder(job, live.options)
-    style = _style(style, output)
+    style = chosen_style(style, output)
     document = {"schema": "ilp_parallel.bounds/1", "unit": "numerator ticks", "rungs": rungs}
     _write(output, _json(document) if style == "json" else ladder_text(rungs, style))
 
@@ -185,9 +139,9 @@ def predict(
     if words_of_plan is None:
         plan = read_plan(plan_or_model)
     else:
-        plan = plan_from_words(complete_job(_request(plan_or_model, words)), words_of_plan)
+        plan = plan_from_words(complete_job(job_request(plan_or_model, words)), words_of_plan)
     prediction = CostModel(plan.model, plan.cluster, plan.job).terms(plan)
-    style = _style(style, output)
+    style = chosen_style(style, output)
     if style == "json":
         import msgspec
 
@@ -231,7 +185,7 @@ def verify(file: str, output: str, style: Format | None) -> None:
         verdict = f"REJECTED: {len(failed)} of {len(checks)} checks failed: " + ", ".join(
             failed[:10]
         )
-    _write(output, _json(document) if _style(style, output) == "json" else verdict + "\n")
+    _write(output, _json(document) if chosen_style(style, output) == "json" else verdict + "\n")
     sys.exit(REJECTED if failed else 0)
 
 
@@ -285,8 +239,8 @@ def write_lp(name: str, model: str, output: str, **words: object) -> None:
     from ilp_parallel.planner import get_formulation, require_applicable, search
 
     formulation = get_formulation(name)
-    job = complete_job(_request(model, words))
-    with _Live(_search_options(words)) as live:
+    job = complete_job(job_request(model, words))
+    with Live(read_search_options(words)) as live:
         result = search(job.model, job.cluster, job.job, live.options)
     if result.instance is None:
         raise InputError("NO_PLAN", f"the search is {result.status}", "give more devices or time")
@@ -349,106 +303,17 @@ def clusters(output: str, style: Format | None) -> None:
 def _listing(
     title: str,
     header: tuple[str, ...],
-    rows: list[tuple[str, ...]],
+    rows: Sequence[tuple[str, ...]],
     output: str,
     style: Format | None,
 ) -> None:
     from ilp_parallel.report import render
 
-    chosen = _style(style, output)
+    chosen = chosen_style(style, output)
     if chosen == "json":
         _write(output, _json([dict(zip(header, row, strict=True)) for row in rows]))
     else:
         _write(output, render(title, header, rows, chosen))
-
-
-# --- from words to options -----------------------------------------------------------------
-
-
-def _request(model: str, words: dict[str, object]) -> JobRequest:
-    names = JobRequest.__dataclass_fields__.keys() & words.keys()
-    return JobRequest(model=model, **{name: words[name] for name in names})  # type: ignore[arg-type]
-
-
-def _search_options(words: dict[str, object]) -> SearchOptions:
-    from typing import get_args
-
-    from ilp_parallel.planner import ANY_SCHEDULE, SearchOptions
-    from ilp_parallel.problems.pipeline import Schedule
-    from ilp_parallel.spaces import Pins
-
-    schedule = cast("str", words["schedule"])
-    if schedule != "any" and schedule not in get_args(Schedule):
-        known = ", ".join(("any", *get_args(Schedule)))
-        raise InputError("UNKNOWN_SCHEDULE", f"no schedule {schedule!r}", f"use one of {known}")
-    time_limit_s = cast("float | None", words["time_limit_s"])
-    if time_limit_s is not None and not 0 <= time_limit_s < 1e9:
-        raise InputError("OUT_OF_RANGE", f"time limit {time_limit_s}", "use 0 to 1e9 seconds")
-    return SearchOptions(
-        space=cast("str", words["space"]),
-        schedules=ANY_SCHEDULE if schedule == "any" else (cast("Schedule", schedule),),
-        pins=Pins.parse(
-            cast("tuple[str, ...]", words["fixed"]), cast("tuple[str, ...]", words["forbidden"])
-        ),
-        formulation=cast("str", words["formulation"]),
-        solver=cast("str", words["solver"]),
-        time_limit_s=time_limit_s,
-        seed=cast("int", words["seed"]),
-        threads=cast("int", words["threads"]),
-    )
-
-
-def _style(style: Format | None, output: str) -> Format:
-    """Files get JSON unless told otherwise, the terminal a table."""
-    return style or ("table" if output == "-" else "json")
-
-
-# --- what surrounds a result ---------------------------------------------------------------
-
-
-class _Live:
-    """Progress on standard error while searching; the first Ctrl-C stops the search in order."""
-
-    def __init__(self, options: SearchOptions) -> None:
-        from dataclasses import replace
-
-        self._stop = False
-        self._shown = 0.0
-        self._is_terminal = sys.stderr.isatty()
-        self.options = replace(
-            options,
-            progress=self._progress if self._is_terminal else None,
-            cancelled=lambda: self._stop,
-        )
-
-    def __enter__(self) -> _Live:
-        self._previous = signal.signal(signal.SIGINT, self._interrupt)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._previous)
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-
-    def _interrupt(self, *_: object) -> None:
-        if self._stop:
-            raise KeyboardInterrupt
-        self._stop = True
-
-    def _progress(self, progress: SearchProgress) -> None:
-        now = time.perf_counter()
-        if now - self._shown < 0.1:
-            return
-        self._shown = now
-
-        def text(ticks: int | None) -> str:
-            return "-" if ticks is None else f"{ticks:,}"
-
-        sys.stderr.write(
-            f"\r\x1b[K{progress.elapsed_s:.1f} s  incumbent {text(progress.incumbent)}  "
-            f"bound {text(progress.bound)} ticks  open {progress.open_configurations}"
-        )
-        sys.stderr.flush()
 
 
 def _cross_check(answer: Answer) -> None:

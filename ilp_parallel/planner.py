@@ -40,7 +40,13 @@ from ilp_parallel.instances import InstanceBuilder, plan_of, rounding_ticks
 from ilp_parallel.problems.pipeline import evaluate
 from ilp_parallel.solvers.outcome import SolveOptions
 from ilp_parallel.solvers.registry import get_solver
-from ilp_parallel.spaces import Pins, Refusal, enumerate_configurations, get_space
+from ilp_parallel.spaces import (
+    Pins,
+    Refusal,
+    enumerate_configurations,
+    get_space,
+    no_configuration,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +135,8 @@ def search(
     Raises
     ------
     InputError
-        Unknown space, formulation or solver, or a formulation that does not apply.
+        Unknown space, formulation or solver, a formulation that does not apply, or rules and
+        pins that leave no configuration.
     DisagreementError
         If the two exact methods differ.
     """
@@ -196,6 +203,8 @@ class _Search:
                 continue
             self._bound(index, configuration)
             index += 1
+        if index == 0:
+            raise no_configuration(self._refusals, options.pins)
 
     def _bound(self, index: int, configuration: Configuration) -> None:
         instance = self._builder.build(configuration)

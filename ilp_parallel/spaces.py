@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -16,7 +17,7 @@ from ilp_parallel.errors import InputError
 from ilp_parallel.problems.pipeline import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ilp_parallel.specs.cluster import ClusterSpec
     from ilp_parallel.specs.job import JobSpec
@@ -190,6 +191,39 @@ class Refusal:
 
     degrees: str  # for instance "pp=4 tp=3"
     code: str
+
+    def concerns(self, pins: Pins) -> bool:
+        """Whether the degrees are among those that the pins allow."""
+        pairs = (part.partition("=") for part in self.degrees.split() if "=" in part)
+        return all(pins.allow(key, value) for key, _, value in pairs)
+
+
+RULES: dict[str, str] = {
+    "MORE_STAGES_THAN_LAYERS": "use pp of at most the number of layers",
+    "LAYERS_NOT_DIVISIBLE_BY_PP": "use a pp that divides the layers, or a space with uneven stages",
+    "TP_CROSSES_NODE": "use a tp that divides the devices per node",
+    "HEADS_NOT_DIVISIBLE_BY_TP": "use a tp that divides the attention heads",
+    "KV_HEADS_NOT_DIVISIBLE_BY_TP": "use a tp that divides the kv heads or is a multiple of them",
+    "FFN_NOT_DIVISIBLE_BY_TP": "use a tp that divides the width of the MLP",
+    "BATCH_NOT_DIVISIBLE_BY_DP": "use a batch that the data-parallel degree divides",
+    "MICROBATCHES_NOT_DIVISIBLE_BY_PP": "use a batch with a multiple of pp microbatches",
+    "NEVER_BETTER_THAN_1F1B": "use --schedule gpipe to search it all the same",
+}
+"""What mends a configuration that a rule excludes, by reason code."""
+
+
+def no_configuration(refusals: Sequence[Refusal], pins: Pins) -> InputError:
+    """The error of a job for which the rules leave nothing: the rule that excludes most."""
+    counts = Counter(r.code for r in refusals if r.code in RULES and r.concerns(pins))
+    if not counts:
+        pinned = ", ".join(f"{key}={'/'.join(values)}" for key, values in pins.fixed.items())
+        return InputError(
+            "NO_CONFIGURATION", f"no configuration has {pinned or 'what is asked'}", "relax --fix"
+        )
+    code, number = counts.most_common(1)[0]
+    return InputError(
+        code, f"excludes {number} of {sum(counts.values())} groups, nothing is left", RULES[code]
+    )
 
 
 def enumerate_configurations(
