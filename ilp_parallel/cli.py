@@ -353,7 +353,15 @@ def _infeasibility(answer: Answer) -> tuple[dict[str, object], str]:
 
 
 def _json(document: object) -> str:
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    """JSON with a line per top-level entry: readable, and short for a long certificate."""
+
+    def compact(value: object) -> str:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+
+    if not isinstance(document, dict):
+        return compact(document) + "\n"
+    entries = ",\n".join(f" {compact(key)}: {compact(value)}" for key, value in document.items())
+    return f"{{\n{entries}\n}}\n"
 
 
 def _write(output: str, text: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from ilp_parallel.problems.pipeline import Schedule
+from ilp_parallel.problems.pipeline import Schedule  # noqa: TC001 (annotations are read)
 
 Zero = Literal["0", "1", "2-buffer", "2-scatter", "3-keep", "3-regather"]
 """ZeRO as a schedule of traffic.

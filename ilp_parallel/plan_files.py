@@ -14,7 +14,7 @@ from ilp_parallel.certificate import Certificate
 from ilp_parallel.configuration import Configuration, Strategy
 from ilp_parallel.errors import InputError
 from ilp_parallel.plan import Plan
-from ilp_parallel.specs.documents import read_document
+from ilp_parallel.specs.documents import MAX_RESULT_BYTES, read_document
 from ilp_parallel.specs.validate import check_cluster, check_job, check_model, to_cluster
 from ilp_parallel.specs.validate import to_job as job_from
 from ilp_parallel.specs.validate import to_model as model_from
@@ -47,7 +47,7 @@ def read_plan(path: str) -> Plan:
     InputError
         If the file holds no plan or a plan that contradicts itself.
     """
-    data = read_document(path)
+    data = read_document(path, MAX_RESULT_BYTES)
     inner = data.get("plan", data)
     if not isinstance(inner, dict) or inner.get("schema") != PLAN_SCHEMA:
         raise InputError(
@@ -141,7 +141,7 @@ def read_certificate(path: str) -> Certificate:
     InputError
         If the file holds no certificate.
     """
-    data = read_document(path)
+    data = read_document(path, MAX_RESULT_BYTES)
     inner = data.get("certificate", data)
     try:
         return msgspec.convert(inner, Certificate, strict=True)

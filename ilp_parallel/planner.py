@@ -416,9 +416,13 @@ def require_applicable(formulation: Formulation, instance: PipelineInstance) -> 
 
 
 def solve_configuration(
-    instance: PipelineInstance, formulation: str, solver: str, cutoff: int | None = None
+    instance: PipelineInstance,
+    formulation: str,
+    solver: str,
+    cutoff: int | None = None,
+    time_limit_s: float | None = None,
 ) -> Outcome:
-    """Solve one instance once, without a limit.
+    """Solve one instance once.
 
     Raises
     ------
@@ -427,4 +431,5 @@ def solve_configuration(
     """
     chosen = get_formulation(formulation)
     require_applicable(chosen, instance)
-    return get_solver(solver)(chosen.build(instance, cutoff), SolveOptions())
+    options = SolveOptions(time_limit_s=time_limit_s)
+    return get_solver(solver)(chosen.build(instance, cutoff), options)

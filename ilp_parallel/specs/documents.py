@@ -21,6 +21,9 @@ Document = dict[str, object]
 MAX_DOCUMENT_BYTES = 1 << 20
 """Largest document read (bytes, chosen): a thousand times a usual one."""
 
+MAX_RESULT_BYTES = 1 << 26
+"""Largest result or certificate read (bytes, chosen): one with 100,000 configurations fits."""
+
 MAX_YAML_BYTES = 1 << 16
 """Largest YAML document read (bytes, chosen): its parser is slow, and no cluster needs more."""
 
@@ -59,7 +62,7 @@ def is_path(text: str) -> bool:
         return False
 
 
-def read_document(path: str) -> Document:
+def read_document(path: str, limit_bytes: int = MAX_DOCUMENT_BYTES) -> Document:
     """The mapping in a JSON or YAML file; ``-`` reads JSON from standard input.
 
     Raises
@@ -67,7 +70,7 @@ def read_document(path: str) -> Document:
     InputError
         If the file cannot be read, is too large, or is not a mapping in its format.
     """
-    return parse_document(_read_bytes(path), path)
+    return parse_document(_read_bytes(path, limit_bytes), path)
 
 
 def parse_document(content: bytes, origin: str) -> Document:
@@ -98,12 +101,12 @@ def parse_document(content: bytes, origin: str) -> Document:
     return data
 
 
-def _read_bytes(path: str) -> bytes:
-    """Content of a file or of standard input, at most ``MAX_DOCUMENT_BYTES`` long."""
+def _read_bytes(path: str, limit_bytes: int) -> bytes:
+    """Content of a file or of standard input, at most ``limit_bytes`` long."""
     name = shown(path)
     try:
         if path == "-":
-            content = sys.stdin.buffer.read(MAX_DOCUMENT_BYTES + 1)
+            content = sys.stdin.buffer.read(limit_bytes + 1)
         else:
             file = Path(path)
             if file.is_dir():
@@ -111,7 +114,7 @@ def _read_bytes(path: str) -> bytes:
             if file.exists() and not file.is_file():
                 raise InputError("NOT_A_FILE", f"{name} is not a regular file", "name a file")
             with file.open("rb") as stream:
-                content = stream.read(MAX_DOCUMENT_BYTES + 1)
+                content = stream.read(limit_bytes + 1)
     except FileNotFoundError:
         raise InputError("NO_SUCH_FILE", f"{name} does not exist", "check the path") from None
     except (OSError, ValueError) as error:
@@ -119,8 +122,8 @@ def _read_bytes(path: str) -> bytes:
         raise InputError(
             "UNREADABLE_FILE", f"{name} cannot be read: {reason}", "check the path and its rights"
         ) from None
-    if len(content) > MAX_DOCUMENT_BYTES:
-        raise _too_large(name, MAX_DOCUMENT_BYTES)
+    if len(content) > limit_bytes:
+        raise _too_large(name, limit_bytes)
     return content
 
 
