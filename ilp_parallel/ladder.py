@@ -6,11 +6,10 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from formulations import PIPELINE
 from ilp_parallel.baselines.two_level_dp import two_level_dp
 from ilp_parallel.bounds import lagrangian_bound, lagrangian_multipliers, work_bound
 from ilp_parallel.errors import InputError
-from ilp_parallel.planner import search, solve_configuration
+from ilp_parallel.planner import FORMULATIONS, get_formulation, search, solve_configuration
 from ilp_parallel.report import render
 from ilp_parallel.solvers.registry import get_solver
 
@@ -45,7 +44,7 @@ def ladder(job: CompleteJob, options: SearchOptions) -> list[Rung]:
         rungs.append(
             _rung("lagrangian bound", lambda: float(lagrangian_bound(instance, multipliers)))
         )
-    rungs += [_relaxation(name, instance) for name in PIPELINE]
+    rungs += [_relaxation(name, instance) for name in FORMULATIONS]
     rungs.append(_rung("dynamic program", lambda: _exact(instance)))
     rungs.append(
         _rung(f"{options.formulation} on {options.solver}", lambda: _solved(instance, options))
@@ -66,7 +65,7 @@ def _rung(name: str, evaluate: Callable[[], float | None], note: str | None = No
 
 def _relaxation(name: str, instance: PipelineInstance) -> Rung:
     """The linear relaxation of a formulation, built without a cutoff."""
-    formulation = PIPELINE[name]
+    formulation = get_formulation(name)
     reason = formulation.refuses(instance)
     if reason is not None:
         return _rung(f"LP of {name}", lambda: None, reason)

@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from ilp_parallel.specs.job import JobSpec
     from ilp_parallel.specs.model import ModelSpec
 
+FORMULATIONS = tuple(PIPELINE)
+"""Names of the formulations, weakest relaxation first."""
+
 ANY_SCHEDULE: tuple[Schedule, ...] = ("1f1b", "interleaved", "gpipe")
 
 
