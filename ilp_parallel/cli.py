@@ -342,7 +342,7 @@ def _after(answer: Answer) -> str:
     try:
         return export_megatron(answer.result.plan).render()
     except InputError as error:
-        return f"Megatron-LM: {error}"
+        return f"Megatron-LM cannot run this plan: {error.code}: {error.message}"
 
 
 def _infeasibility(answer: Answer) -> tuple[dict[str, object], str]:

@@ -59,6 +59,10 @@ class EqualLayers:
         self._tail_floor = int(self._fixed_tail.max())
         self._most_time = _NEVER
 
+    @property
+    def _bottleneck_weight(self) -> int:
+        return self._instance.objective.bottlenecks[0].weight
+
     @staticmethod
     def applies(instance: PipelineInstance) -> bool:
         """Whether layers are interchangeable and one bottleneck counts."""
@@ -181,7 +185,7 @@ class EqualLayers:
             times.append(time + int(self._fixed_time[s]))
             tails.append(tail + int(self._fixed_tail[s]))
         objective = self._instance.objective
-        weight = objective.bottlenecks[0].weight
+        weight = self._bottleneck_weight
         return sum(times) + weight * max(times) + objective.tail_weight * max(tails)
 
     # --- limits that follow from the cutoff ----------------------------------------------------
@@ -205,7 +209,7 @@ class EqualLayers:
 
     def _limit_sizes_once(self) -> bool:
         instance, objective = self._instance, self._instance.objective
-        weight = objective.bottlenecks[0].weight
+        weight = self._bottleneck_weight
         fastest = int(self._time[instance.allowed[0]].min())
         total = int(self._fixed_time.sum()) + instance.layers * fastest
         spare = self.cutoff - 1 - total - objective.tail_weight * self._tail_floor
@@ -227,11 +231,10 @@ class EqualLayers:
         for some stage with at least ``L / p`` layers, and for the average over all stages.
         """
         instance = self._instance
-        objective = instance.objective
         allowed = np.flatnonzero(instance.allowed[0])
         time, tail = self._time[allowed].tolist(), self._tail[allowed].tolist()
         crowded = -(-instance.layers // instance.stages)
-        bottleneck = objective.bottlenecks[0].weight * self._least_bottleneck
+        bottleneck = self._bottleneck_weight * self._least_bottleneck
         most_time = self._most_time
         all_time = min(instance.stages * most_time, self.cutoff - 1 - bottleneck)
         all_time -= int(self._fixed_time.sum())
@@ -310,6 +313,7 @@ class EqualLayers:
                     most_time=self._most_time - int(self._fixed_time[stage]),
                     free_tail=self._tail_floor - int(self._fixed_tail[stage]),
                     tail_weight=self._instance.objective.tail_weight,
+                    time_weight=1 + self._bottleneck_weight if self._instance.stages == 1 else 1,
                 ),
             )
             fixed = np.array([self._fixed_time[stage], self._fixed_tail[stage]])

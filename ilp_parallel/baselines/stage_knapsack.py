@@ -8,10 +8,14 @@ content of a device group is a multiset of strategies. With :math:`x_k` time, :m
     \min \Big(\sum_k n_k x_k, \; \sum_k n_k \tau_k\Big), \quad
     \sum_k n_k = n, \quad \sum_k n_k \mu_k + \max_{n_k > 0} \theta_k \le A
 
-that no other content dominates *in the plan*: a content whose time exceeds that of a known content
-``g`` by at least ``tail_weight * max(0, tail_g - tail_floor)`` is useless, since swapping ``g`` in
-never raises the objective (``tail_floor``: every plan of interest has a maximal tail at least
-this large).
+that no other content dominates *in the plan*. With the floor :math:`\phi` (every plan of interest
+has a maximal tail at least this large) and the joint value
+:math:`v(c) = \omega X_c + \gamma \max(\tau_c, \phi)`, a content ``c`` is useless if some content
+``g`` has :math:`X_g \le X_c` and :math:`v(g) \le v(c)`: swapping ``g`` in saves at least
+:math:`\omega (X_c - X_g)` of time and adds at most
+:math:`\gamma \max(0, \tau_g - \max(\tau_c, \phi))` of tail. (:math:`\omega = 1`, for the sum of
+times; with a single stage its time is the bottleneck too and :math:`\omega = 1 + w`.) So beyond the
+time of a known content only contents with a smaller joint value are wanted.
 
 For each value of the transient limit, the linear relaxation in the memory row has a multiplier
 :math:`\lambda` and reduced costs :math:`r_k \ge 0`; contents are enumerated strategy by strategy
@@ -55,6 +59,23 @@ class Window:
     most_time: int
     free_tail: int
     tail_weight: int
+    time_weight: int
+
+    def joint(self, time: int, tail: int) -> int:
+        """The joint value of a content."""
+        return self.time_weight * time + self.tail_weight * max(tail, self.free_tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Contents wanted: time at most ``time``, or at most ``most_time`` and joint at most ``joint``.
+
+    ``joint`` is compared without the free tail, which only lets more through.
+    """
+
+    time: int
+    most_time: int
+    joint: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +173,12 @@ def stage_frontier(
         for keep, room in transient_levels(items, usable, capacity)
         if (relaxation := relax(items, keep, layers, room)) is not None
     ]
-    limit = window.most_time
-    for _, room, relaxation in relaxations:
-        time, tail = round_up(items, relaxation, layers, room)
-        limit = min(limit, time + window.tail_weight * max(0, tail - window.free_tail))
+    limits = _limits(items, layers, window, relaxations)
+    joint = window.time_weight * items.time + window.tail_weight * items.tail
     found = [
-        _enumerate(items, keep, layers, room, limit, relaxation)
+        _enumerate(items, joint, keep, layers, room, limits, relaxation)
         for keep, room, relaxation in relaxations
-        if _level_matters(items, keep, limit, relaxation)
+        if _level_matters(items, keep, limits.most_time, relaxation)
     ]
     if not found:
         return np.zeros((0, 2), dtype=np.int64), np.zeros((0, len(items.time)), dtype=np.int64)
@@ -167,6 +186,26 @@ def stage_frontier(
     counts = np.concatenate([counts for _, counts in found])
     best = pareto_rows(points)
     return points[best], counts[best]
+
+
+def _limits(
+    items: Items,
+    layers: int,
+    window: Window,
+    relaxations: list[tuple[IntArray, int, Relaxation]],
+) -> Limits:
+    """Limits from the contents near the relaxations."""
+    known = [round_up(items, relaxation, layers, room) for _, room, relaxation in relaxations]
+    if not known:
+        return Limits(-1, -1, -1)
+    time, tail = min(known)
+    joint = window.joint(time, tail) - 1
+    by_joint = (joint - window.tail_weight * window.free_tail) // window.time_weight
+    return Limits(
+        time=min(time, window.most_time),
+        most_time=min(window.most_time, max(time, by_joint)),
+        joint=joint,
+    )
 
 
 def _gap(limit: int, relaxation: Relaxation) -> int:
@@ -185,26 +224,42 @@ def _level_matters(items: Items, usable: IntArray, limit: int, relaxation: Relax
 
 
 def _enumerate(
-    items: Items, usable: IntArray, layers: int, room: int, limit: int, relaxation: Relaxation
+    items: Items,
+    joint: IntArray,
+    usable: IntArray,
+    layers: int,
+    room: int,
+    limits: Limits,
+    relaxation: Relaxation,
 ) -> tuple[IntArray, IntArray]:
-    """All contents with time <= limit, dominated ones dropped where they would be many."""
-    gap = _gap(limit, relaxation)
+    """All contents within the limits, dominated ones dropped where they would be many."""
+    gap, small_gap = _gap(limits.most_time, relaxation), _gap(limits.time, relaxation)
+    extra = joint - joint[usable].min()  # [K] joint value above the least possible
+    joint_gap = limits.joint - layers * int(joint[usable].min())
     basis = [relaxation.fast] if relaxation.slow is None else [relaxation.slow, relaxation.fast]
-    others = [int(k) for k in usable if k not in basis and relaxation.reduced[k] <= gap]
-    others.sort(key=lambda k: -int(relaxation.reduced[k]))
+    reduced = relaxation.reduced
+    others = [
+        int(k)
+        for k in usable
+        if k not in basis
+        and (reduced[k] <= small_gap or (reduced[k] <= gap and extra[k] <= joint_gap))
+    ]
+    others.sort(key=lambda k: -int(reduced[k]))
     counts = np.zeros((1, len(items.time)), dtype=np.int64)
     for k in others:
         used = counts.sum(axis=1)
-        spare = gap - counts @ relaxation.reduced
+        spare = gap - counts @ reduced
         most = layers - used
-        if relaxation.reduced[k] > 0:
-            most = np.minimum(most, spare // relaxation.reduced[k])
+        if reduced[k] > 0:
+            most = np.minimum(most, spare // reduced[k])
         counts = _repeat_with(counts, k, most + 1)
+        counts = counts[(counts @ reduced <= small_gap) | (counts @ extra <= joint_gap)]
         counts = _thin(items, counts, layers, room, int(items.memory[usable].min()))
-    counts = _add_slow(items, counts, layers, room, limit, relaxation)
+    counts = _add_slow(items, counts, layers, room, limits.most_time, relaxation)
     counts[:, relaxation.fast] += layers - counts.sum(axis=1)
     points = np.stack([counts @ items.time, counts @ items.tail], axis=1)
-    good = (points[:, 0] <= limit) & (counts @ items.memory <= room)
+    good = (points[:, 0] <= limits.most_time) & (counts @ items.memory <= room)
+    good &= (points[:, 0] <= limits.time) | (counts @ joint <= limits.joint)
     return points[good], counts[good]
 
 

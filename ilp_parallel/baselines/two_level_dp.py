@@ -8,7 +8,7 @@ both being right.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ilp_parallel.baselines.equal_layers import EqualLayers
@@ -19,7 +19,7 @@ from ilp_parallel.baselines.policies import policy_optimum
 from ilp_parallel.errors import InputError
 
 if TYPE_CHECKING:
-    from ilp_parallel.problems.pipeline import PipelineInstance, PipelineSolution
+    from ilp_parallel.problems.pipeline import PipelineInstance, PipelineSolution, evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,38 @@ def two_level_dp(instance: PipelineInstance, cutoff: int | None = None) -> Optim
     reason = refuses(instance)
     if reason is not None:
         raise InputError(*reason.split(": ", 1))
+    if _has_alike_layers(instance) and instance.schedule == "gpipe":
+        return _gpipe(instance, cutoff)
+    return _solve(instance, cutoff)
+
+
+def _has_alike_layers(instance: PipelineInstance) -> bool:
+    one_class = len(instance.forward_ticks) == 1 and instance.reshard_forward_ticks is None
+    return one_class and instance.chunks == 1
+
+
+def _gpipe(instance: PipelineInstance, cutoff: int | None) -> Optimum | None:
+    """GPipe by way of a relaxation with one bottleneck.
+
+    ``max F' + max B' >= max (F' + B')``, so the objective of 1F1B (with GPipe's memory) is a lower
+    bound. Its optimum is GPipe's if GPipe's objective gives it the same value, as it does whenever
+    one stage has both maxima; otherwise the general labels decide.
+    """
+    relaxed = _solve(replace(instance, schedule="1f1b"), cutoff)
+    if relaxed is None:
+        return None
+    value = evaluate(instance, relaxed.solution).numerator
+    if value == relaxed.numerator:
+        return relaxed
+    below = value if cutoff is None else min(value, cutoff)
+    better = _solve(instance, below)
+    if better is None and (cutoff is None or value < cutoff):
+        return Optimum(value, relaxed.solution)
+    return better
+
+
+def _solve(instance: PipelineInstance, cutoff: int | None) -> Optimum | None:
+    """The method that fits the instance."""
     if EqualPolicies.applies(instance):
         found = EqualPolicies(instance).optimum(cutoff)
     elif instance.policies is not None:
