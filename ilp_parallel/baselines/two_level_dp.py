@@ -17,9 +17,10 @@ from ilp_parallel.baselines.general_layers import GeneralLayers, fixed_chunks_op
 from ilp_parallel.baselines.plan_labels import place_stages
 from ilp_parallel.baselines.policies import policy_optimum
 from ilp_parallel.errors import InputError
+from ilp_parallel.problems.pipeline import evaluate
 
 if TYPE_CHECKING:
-    from ilp_parallel.problems.pipeline import PipelineInstance, PipelineSolution, evaluate
+    from ilp_parallel.problems.pipeline import PipelineInstance, PipelineSolution
 
 
 @dataclass(frozen=True, slots=True)
