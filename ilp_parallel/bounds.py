@@ -124,6 +124,8 @@ def lagrangian_bound(instance: PipelineInstance, multipliers: Multipliers) -> in
         If the multipliers do not have the shape of the instance or are negative.
     """
     tables = _LagrangianTables(instance)
+    if abs(multipliers.layer_price) > tables.largest_price:
+        raise ValueError("multiplier of the number of layers too large for 64-bit arithmetic")
     sums = tables.checked(tables.time, multipliers.sum_part, multipliers.sum_denominator)
     peak = tables.checked(tables.joint, multipliers.peak_part, multipliers.peak_denominator)
     least_sum = tables.least_sum(multipliers.sum_denominator, sums, multipliers.layer_price)
@@ -217,7 +219,7 @@ class _LagrangianTables:
         if min(min(row) for row in rows) < 0:
             raise ValueError("a multiplier is negative")
         products = largest * self._largest_memory
-        products += denominator * int(cost.max()) * self._instance.layers
+        products += denominator * max(int(cost.max()), 1) * self._instance.layers
         if products >= 2 * _PRODUCT_LIMIT:
             raise ValueError("multipliers too large for 64-bit arithmetic")
         return np.array(rows, dtype=np.int64)
@@ -270,7 +272,12 @@ class _LagrangianTables:
         steps = np.where(costs[:, 1:] < _PRODUCT_LIMIT, np.diff(costs, axis=1), _PRODUCT_LIMIT)
         place = min(self._instance.layers, steps.size) - 1
         price = int(np.partition(steps.ravel(), place)[place])
-        return min(price, int(self.time.max()) * self._instance.layers)
+        return min(price, int(self.time.max()) * self._instance.layers, self.largest_price)
+
+    @property
+    def largest_price(self) -> int:
+        """Largest price per layer whose products with any size stay within 64 bits."""
+        return _PRODUCT_LIMIT // (self._instance.layers + 1)
 
     def least_sum(self, denominator: int, multipliers: IntArray, layer_price: int) -> int:
         """``S_0``: the number of layers priced out, each stage at its cheapest size."""
