@@ -219,7 +219,7 @@ class _LagrangianTables:
         if min(min(row) for row in rows) < 0:
             raise ValueError("a multiplier is negative")
         products = largest * self._largest_memory
-        products += denominator * max(int(cost.max()), 1) * self._instance.layers
+        products += denominator * max(int(cost.max()) * self._instance.layers, 1)
         if products >= 2 * _PRODUCT_LIMIT:
             raise ValueError("multipliers too large for 64-bit arithmetic")
         return np.array(rows, dtype=np.int64)

@@ -237,7 +237,14 @@ def enumerate_configurations(
     """Every configuration that uses all devices, and every rule that excludes some.
 
     Degrees run over all divisors, in rising order; the sequence is the same in every run.
+
+    Raises
+    ------
+    InputError
+        ``NO_SCHEDULE``.
     """
+    if not schedules:
+        raise InputError("NO_SCHEDULE", "no schedule is left to search", "name one schedule")
     for pipeline in _divisors(cluster.devices):
         for tensor in _divisors(cluster.devices // pipeline):
             data = cluster.devices // pipeline // tensor
