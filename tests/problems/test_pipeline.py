@@ -161,6 +161,23 @@ def test_memory() -> None:
     assert all(name.startswith("memory[") for name in broken)
 
 
+@pytest.mark.parametrize("group", [0, 1])
+def test_one_byte_decides_on_every_group(group: int) -> None:
+    """One solution is left by the other rules, and its memory is met exactly, or is not."""
+    solution = PipelineSolution((1, 2), (1, 1, 1))
+    sizes = np.array(solution.sizes)
+    needed = np.array(evaluate(small(), solution).memory_bytes)
+    only = replace(
+        small(allowed=(False, True)), min_layers=sizes, max_layers=sizes, capacity_bytes=needed
+    )
+    found = two_level_dp(only)
+    assert found is not None
+    assert found.solution == solution
+    short = replace(only, capacity_bytes=needed - (np.arange(2) == group))
+    assert failed(short, solution) == {f"memory[{group}]": -1}
+    assert two_level_dp(short) is None
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("capacity", range(20, 60, 5))
 def test_brute_force_is_the_minimum_of_evaluate(schedule: Schedule, capacity: int) -> None:
