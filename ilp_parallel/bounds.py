@@ -189,7 +189,8 @@ class _LagrangianTables:
                 reduced = price[:, :, within[keep]].min(axis=2)
                 dual = sizes[:, None] * reduced - slopes * self._room[:, level : level + 1]
                 chosen[:, level] = slopes[np.arange(len(slopes)), dual.argmax(axis=1)]
-        largest_cost = int(cost.max()) * self._instance.layers + 1
+        weight = _weights(self._instance)[0]  # the sum's denominator is this many times larger
+        largest_cost = max(int(cost.max()), weight) * self._instance.layers + 1
         denominator = max(1, _PRODUCT_LIMIT // (4 * largest_cost))
         if chosen.max() > 0:
             scale = _PRODUCT_LIMIT // (4 * self._largest_memory) / chosen.max()
@@ -269,6 +270,8 @@ class _LagrangianTables:
     def layer_price(self, denominator: int, multipliers: IntArray) -> int:
         """A good price per layer for :meth:`least_sum`: the L-th smallest cost of one more."""
         costs = self._stage_costs(self.time, denominator, multipliers)
+        if costs.shape[1] == 1:  # no stage has room for a layer
+            return 0
         steps = np.where(costs[:, 1:] < _PRODUCT_LIMIT, np.diff(costs, axis=1), _PRODUCT_LIMIT)
         place = min(self._instance.layers, steps.size) - 1
         price = int(np.partition(steps.ravel(), place)[place])
