@@ -304,6 +304,7 @@ class EqualLayers:
     def _frontier(self, stage: int, size: int) -> Frontier:
         key = (stage, size)
         if key not in self._frontiers:
+            alone = self._instance.stages == 1
             points, counts = stage_frontier(
                 self._items[stage],
                 self._usable[stage],
@@ -313,7 +314,8 @@ class EqualLayers:
                     most_time=self._most_time - int(self._fixed_time[stage]),
                     free_tail=self._tail_floor - int(self._fixed_tail[stage]),
                     tail_weight=self._instance.objective.tail_weight,
-                    time_weight=1 + self._bottleneck_weight if self._instance.stages == 1 else 1,
+                    time_weight=1 + self._bottleneck_weight if alone else 1,
+                    alone=alone,
                 ),
             )
             fixed = np.array([self._fixed_time[stage], self._fixed_tail[stage]])

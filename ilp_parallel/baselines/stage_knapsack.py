@@ -36,6 +36,7 @@ from ilp_parallel.baselines.pareto import pareto_rows
 IntArray = npt.NDArray[np.int64]
 _FINE = 1024
 _FILTER_ABOVE = 4096
+_UNLIMITED = 2**60
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Window:
     free_tail: int
     tail_weight: int
     time_weight: int
+    alone: bool = False  # the only stage: its joint value is the objective
 
     def joint(self, time: int, tail: int) -> int:
         """The joint value of a content."""
@@ -168,6 +170,10 @@ def stage_frontier(
     items: Items, usable: IntArray, layers: int, capacity: int, window: Window
 ) -> tuple[IntArray, IntArray]:
     """Undominated contents in the window: points [n, 2] = (time, tail) and counts [n, K]."""
+    if window.alone:
+        counts = _cheapest_alone(items, usable, layers, capacity, window)
+        return np.stack([counts @ items.time, counts @ items.tail], axis=1), counts
+    usable = _without_idle_savings(items, usable, layers, capacity)
     relaxations = [
         (keep, room, relaxation)
         for keep, room in transient_levels(items, usable, capacity)
@@ -186,6 +192,26 @@ def stage_frontier(
     counts = np.concatenate([counts for _, counts in found])
     best = pareto_rows(points)
     return points[best], counts[best]
+
+
+def _cheapest_alone(
+    items: Items, usable: IntArray, layers: int, capacity: int, window: Window
+) -> IntArray:
+    """[at most 1, K] content of the least joint value, which is all that a single stage needs."""
+    joint = window.time_weight * items.time + window.tail_weight * items.tail
+    nothing = np.zeros_like(joint)
+    alone = Items(joint, nothing, items.memory, items.transient)
+    unlimited = Window(_UNLIMITED, 0, tail_weight=0, time_weight=1, alone=False)
+    keep = drop_dominated(alone, usable)
+    return stage_frontier(alone, keep, layers, capacity, unlimited)[1]
+
+
+def _without_idle_savings(items: Items, usable: IntArray, layers: int, capacity: int) -> IntArray:
+    """Drop strategies that only save memory, if the others fit whatever their mix."""
+    points = np.stack([items.time, items.tail], axis=1)[usable]
+    best = usable[pareto_rows(points)]
+    heaviest = layers * int(items.memory[best].max()) + int(items.transient[best].max())
+    return np.sort(best) if heaviest <= capacity else usable
 
 
 def _limits(
