@@ -1,0 +1,186 @@
+"""The enumeration against every tuple of numbers, each rule, and the inclusion of the spaces."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ilp_parallel.configuration import RECOMPUTE_SETS, ZERO_VARIANTS, Configuration, Strategy
+from ilp_parallel.errors import InputError
+from ilp_parallel.spaces import (
+    RULES,
+    SPACES,
+    Pins,
+    Refusal,
+    Space,
+    enumerate_configurations,
+    get_space,
+    no_configuration,
+)
+from ilp_parallel.specs.job import JobSpec
+from ilp_parallel.specs.readers import load_cluster
+from tests.costs.cases import gpt
+
+if TYPE_CHECKING:
+    from ilp_parallel.problems.pipeline import Schedule
+    from ilp_parallel.specs.model import ModelSpec
+
+CLUSTER = load_cluster("a100-80gb:2x4")
+MODEL = gpt(layers=6, hidden=2048, heads=8)
+JOB = JobSpec(global_batch=24, sequence_length=1024)
+ALL: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
+
+
+def enumerated(
+    model: ModelSpec = MODEL,
+    job: JobSpec = JOB,
+    space: str = "mixed",
+    pins: Pins | None = None,
+    schedules: tuple[Schedule, ...] = ALL,
+) -> tuple[list[Configuration], list[Refusal]]:
+    """Configurations and refusals apart."""
+    items = list(
+        enumerate_configurations(model, CLUSTER, job, get_space(space), pins or Pins(), schedules)
+    )
+    kept = [item for item in items if isinstance(item, Configuration)]
+    return kept, [item for item in items if isinstance(item, Refusal)]
+
+
+def valid(configuration: Configuration, space: Space) -> bool:
+    """The rules once more, on one finished configuration."""
+    p, t, d = configuration.pipeline, configuration.tensor, configuration.data
+    m, v = configuration.microbatches, configuration.chunks
+    interleaved = configuration.schedule == "interleaved"
+    return (
+        p * t * d == CLUSTER.devices
+        and configuration.microbatch * m * d == JOB.global_batch
+        and CLUSTER.devices_per_node % t == 0
+        and MODEL.heads % t == 0
+        and p <= MODEL.layers
+        and not (space.even_stages and MODEL.layers % p)
+        and (t > 1 or not configuration.sequence_parallel)
+        and interleaved == (v > 1)
+        and not (v > 1 and (p == 1 or m % p or MODEL.layers % (p * v)))
+    )
+
+
+@pytest.mark.parametrize("schedules", [("1f1b",), ("gpipe",), ("1f1b", "interleaved")])
+@pytest.mark.parametrize("space", sorted(SPACES))
+def test_complete_and_without_repetition(space: str, schedules: tuple[Schedule, ...]) -> None:
+    """Every tuple of numbers that the rules allow, once, in the same order every time."""
+    found, _ = enumerated(space=space, schedules=schedules)
+    degrees, sizes = (1, 2, 3, 4, 6, 8), range(1, JOB.global_batch + 1)
+    tuples = itertools.product(degrees, degrees, degrees, sizes, (1, 2, 3, 6), (False, True))
+    wanted = set()
+    for p, t, d, b, v, parallel in tuples:
+        for schedule in schedules:
+            m = JOB.global_batch // (b * d)
+            one = Configuration(p, t, d, b, m, v, parallel, schedule)
+            if m and valid(one, SPACES[space]):
+                wanted.add(one)
+    assert len(set(found)) == len(found)
+    assert set(found) == wanted
+    assert found == enumerated(space=space, schedules=schedules)[0]
+    assert len({one.name for one in found}) == len(found)
+
+
+def test_gpipe_is_searched_only_without_1f1b() -> None:
+    found, refusals = enumerated(schedules=("1f1b", "gpipe"))
+    assert {one.schedule for one in found} == {"1f1b"}
+    assert "NEVER_BETTER_THAN_1F1B" in {refusal.code for refusal in refusals}
+    alone, _ = enumerated(schedules=("gpipe",))
+    assert len(alone) == len(found)
+    with pytest.raises(InputError, match="NO_SCHEDULE"):
+        enumerated(schedules=())
+
+
+@pytest.mark.parametrize(
+    ("code", "model", "job", "space"),
+    [
+        ("MORE_STAGES_THAN_LAYERS", replace(MODEL, layers=3), JOB, "mixed"),
+        ("LAYERS_NOT_DIVISIBLE_BY_PP", MODEL, JOB, "uniform"),
+        ("TP_CROSSES_NODE", MODEL, JOB, "mixed"),
+        ("HEADS_NOT_DIVISIBLE_BY_TP", gpt(layers=6, hidden=768, heads=6), JOB, "mixed"),
+        ("KV_HEADS_NOT_DIVISIBLE_BY_TP", replace(MODEL, heads=12, kv_heads=3), JOB, "mixed"),
+        ("FFN_NOT_DIVISIBLE_BY_TP", replace(MODEL, ffn_hidden=8190), JOB, "mixed"),
+        ("BATCH_NOT_DIVISIBLE_BY_DP", MODEL, replace(JOB, global_batch=6), "mixed"),
+        ("MICROBATCHES_NOT_DIVISIBLE_BY_PP", MODEL, JOB, "mixed"),
+    ],
+)
+def test_each_rule_is_given_as_a_reason(
+    code: str, model: ModelSpec, job: JobSpec, space: str
+) -> None:
+    """And what it refuses is not enumerated all the same."""
+    found, refusals = enumerated(model, job, space)
+    named = [refusal for refusal in refusals if refusal.code == code]
+    assert named
+    assert code in RULES
+    texts = [
+        f"pp={one.pipeline} tp={one.tensor} dp={one.data} mbs={one.microbatch} vpp={one.chunks}"
+        for one in found
+    ]
+    for refusal in named:
+        assert not any(f"{text} ".startswith(f"{refusal.degrees} ") for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "forbidden"),
+    [
+        (("pp=2",), ()),
+        (("pp=2", "pp=4"), ()),
+        (("tp=2", "sp=on"), ()),
+        ((), ("vpp=2", "dp=1")),
+        (("schedule=interleaved",), ("mbs=1",)),
+        (("microbatches=6",), ()),
+    ],
+)
+def test_pins_are_a_filter(fixed: tuple[str, ...], forbidden: tuple[str, ...]) -> None:
+    pins = Pins.parse(fixed, forbidden)
+    pinned, refusals = enumerated(pins=pins)
+    everything, _ = enumerated()
+    assert pinned == [one for one in everything if pins.refuse(one) is None]
+    assert 0 < len(pinned) < len(everything)
+    by_pin = [refusal for refusal in refusals if refusal.code.startswith("PIN_")]
+    assert len(by_pin) == len(everything) - len(pinned)
+
+
+def test_pinned_zero_2_means_both_variants() -> None:
+    strategies = [
+        Strategy(zero, recompute) for zero in ZERO_VARIANTS for recompute in RECOMPUTE_SETS
+    ]
+    two = Pins.parse(("zero=2",), ())
+    assert {s.zero for s in strategies if two.allow_strategy(s)} == {
+        zero for zero in ZERO_VARIANTS if zero.startswith("2")
+    }
+    plain = Pins.parse((), ("recompute=full",))
+    assert all(plain.allow_strategy(s) == (s.recompute != ("full",)) for s in strategies)
+
+
+@pytest.mark.parametrize("text", ["pp", "colour=red", "pp=", "pp=x"])
+def test_bad_pins(text: str) -> None:
+    with pytest.raises(InputError, match=r"UNKNOWN_DECISION|BAD_DECISION_VALUE"):
+        Pins.parse((text,), ())
+
+
+def test_mixed_contains_the_other_spaces() -> None:
+    mixed = SPACES["mixed"]
+    assert mixed.freedom == "per-layer"
+    for name, space in SPACES.items():
+        assert set(space.zero) <= set(mixed.zero)
+        assert set(space.recompute) <= set(mixed.recompute)
+        assert set(enumerated(space=name)[0]) <= set(enumerated()[0])
+
+
+def test_unknown_space() -> None:
+    with pytest.raises(InputError, match="UNKNOWN_SPACE"):
+        get_space("everything")
+
+
+def test_nothing_left_names_the_rule_that_excludes_most() -> None:
+    pins = Pins.parse(("tp=8",), ())
+    found, refusals = enumerated(pins=pins)
+    assert not found
+    assert no_configuration(refusals, pins).code == "TP_CROSSES_NODE"
