@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,6 +52,7 @@ class NodeSearch:
     smallest: int | None
     refuted: tuple[int, ...]
     stopped: str | None  # why the search ended without an answer
+    too_small: tuple[int, ...] = ()  # those refuted by the size of the states alone
 
 
 def shortage(
@@ -103,17 +105,37 @@ def smallest_cluster(
     """The fewest whole nodes on which the job fits, every smaller number refuted.
 
     Fitting is not monotone in the number of nodes (degrees must divide), so numbers are tried one
-    by one from 1 upwards.
+    by one from 1 upwards. A number is refuted by :func:`states_exceed_devices` or, configuration by
+    configuration, by :func:`fits`.
     """
     started = time.perf_counter()
+    too_small: list[int] = []
     refuted: list[int] = []
     for nodes in range(1, most_nodes + 1):
         if time.perf_counter() - started > time_limit_s:
-            return NodeSearch(None, tuple(refuted), f"stopped after {time_limit_s:g} s")
-        if fits(model, replace(cluster, nodes=nodes), job, space, pins, schedules):
-            return NodeSearch(nodes, tuple(refuted), None)
+            stopped = f"stopped after {time_limit_s:g} s"
+            return NodeSearch(None, tuple(refuted), stopped, tuple(too_small))
+        tried = replace(cluster, nodes=nodes)
+        if states_exceed_devices(model, tried, job):
+            too_small.append(nodes)
+        elif fits(model, tried, job, space, pins, schedules):
+            return NodeSearch(nodes, tuple(refuted), None, tuple(too_small))
         refuted.append(nodes)
-    return NodeSearch(None, tuple(refuted), f"stopped at {most_nodes} nodes")
+    stopped = f"stopped at {most_nodes} nodes"
+    return NodeSearch(None, tuple(refuted), stopped, tuple(too_small))
+
+
+def states_exceed_devices(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> bool:
+    """Whether the blocks' states exceed what all devices have together, however they are sharded.
+
+    Every parameter of a block keeps its weight, gradient and optimizer state somewhere, at least
+    once. In exact integers; the byte per block and device covers the cost model's rounding.
+    """
+    costs = CostModel(model, cluster, job)
+    per_parameter = Fraction(costs.states.state(1.0, "0", 1).total)
+    alone = Configuration(1, 1, 1, 1, 1, 1, False, "1f1b")  # fewest communicators
+    usable = costs.capacity_bytes(alone) + model.layers
+    return model.layers * model.layer_parameters * per_parameter > cluster.devices * usable
 
 
 def fits(
@@ -126,19 +148,20 @@ def fits(
 ) -> bool:
     """Whether any configuration has a feasible plan, exactly."""
     builder = InstanceBuilder(CostModel(model, cluster, job), space, pins)
-    found = _configurations(model, cluster, job, space, pins, _lightest(schedules))
+    found = _configurations(model, cluster, job, space, pins, _lightest(schedules, pins))
     by_memory = sorted(found, key=lambda c: (c.microbatch, -c.tensor, not c.sequence_parallel))
     return any(_feasible(builder.build(configuration)) for configuration in by_memory)
 
 
-def _lightest(schedules: tuple[Schedule, ...]) -> tuple[Schedule, ...]:
+def _lightest(schedules: tuple[Schedule, ...], pins: Pins) -> tuple[Schedule, ...]:
     """1F1B alone where it may be chosen, for it fits wherever another schedule fits.
 
     GPipe keeps at least as many microbatches alive. Interleaving with v >= 2 equal chunks keeps
     ``2(p-s-1) + (v-1)p + 1`` chunk activations, each a v-th of a stage, which is
     ``p - 1 + s(v-2) >= 0`` more than 1F1B's ``v(p-s)``; the same layers may be held at even sizes.
     """
-    return ("1f1b",) if "1f1b" in schedules else schedules
+    pinned = "schedule" in pins.fixed or "schedule" in pins.forbidden or not pins.allow("vpp", "1")
+    return ("1f1b",) if "1f1b" in schedules and not pinned else schedules
 
 
 def _configurations(
