@@ -99,7 +99,7 @@ def steps_to_all(node: object, path: tuple[Step, ...] = ()) -> list[tuple[Step, 
 
 def replacements(old: object) -> st.SearchStrategy[object]:
     """Values near the old one, absurd ones, and ones of other types."""
-    absurd = st.sampled_from(
+    absurd: st.SearchStrategy[object] = st.sampled_from(
         [None, True, 0, -1, 2**31, 2**63 - 1, -(2**63), 10**30, 1e30, 0.5, "", "1f1b", [], {}]
     )
     if isinstance(old, bool) or old is None:
