@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +13,8 @@ import msgspec
 import pytest
 
 from ilp_parallel.cli import main
+from ilp_parallel.cli_options import Live
+from ilp_parallel.planner import DisagreementError
 from tests.costs.cases import gpt
 
 if TYPE_CHECKING:
@@ -374,3 +377,75 @@ def test_predict_given_words(run: Callable[..., Ran], model: Path) -> None:
     tight = replace(MODEL, layers=48, hidden=8192, heads=64, kv_heads=64, ffn_hidden=32768)
     model.write_bytes(msgspec.json.encode(tight))
     assert run(*words, "pp=4").code == 6  # does not fit
+
+
+# --- stopping ------------------------------------------------------------------------------------
+
+
+class StoppedAfter(Live):
+    """Stops the search after some looks at the flag, as Ctrl-C would."""
+
+    polls = 0
+
+    def __enter__(self) -> Live:
+        left = iter(range(self.polls))
+        self.options = replace(self.options, cancelled=lambda: next(left, None) is None)
+        return super().__enter__()
+
+
+@pytest.mark.parametrize("polls", [0, 1, 3, 8, 20])
+def test_stopped_search_tells_what_it_knows(
+    run: Callable[..., Ran],
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    polls: int,
+) -> None:
+    words = ("solve", model, *JOB, "--space", "mixed", "--format", "json")
+    optimum = json.loads(run(*words).out)["objective"]
+    monkeypatch.setattr(StoppedAfter, "polls", polls)
+    monkeypatch.setattr("ilp_parallel.cli.Live", StoppedAfter)
+    path = tmp_path / "stopped.json"
+    ran = run(*words, "-o", path)
+    document = json.loads(path.read_text())
+    assert ran.code == {"optimal": 0, "feasible": 4, "unknown": 5}[document["status"]]
+    assert document["bound"] <= optimum
+    if document["objective"] is None:
+        assert (document["gap"], document["plan"]) == (None, None)
+    else:
+        assert document["objective"] >= optimum
+        assert (document["gap"] == 0) == (document["objective"] == document["bound"])
+    assert document["verified"] is True
+
+
+def test_interrupted_before_any_result(
+    run: Callable[..., Ran], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ilp_parallel.solving.search", interrupt)
+    ran = run("solve", model, *JOB)
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err.lstrip("\n").startswith("CANCELLED: ")  # the line of the ^C ends first
+
+
+def test_internal_error_is_one_line(
+    run: Callable[..., Ran], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise DisagreementError("one\ntwo")
+
+    monkeypatch.setattr("ilp_parallel.solving.search", broken)
+    monkeypatch.delenv("ILP_PARALLEL_DEBUG", raising=False)
+    ran = run("solve", model, *JOB)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert ran.err.startswith("INTERNAL: DisagreementError: one two")
+
+
+def test_model_from_standard_input_in_a_process_of_its_own(model: Path) -> None:
+    words = [sys.executable, "-m", "ilp_parallel", "solve", "-", *JOB, "--format", "json"]
+    with model.open("rb") as file:
+        done = subprocess.run(words, stdin=file, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["instance"]["model"] == "tiny"

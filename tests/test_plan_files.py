@@ -148,7 +148,9 @@ def test_any_words_give_a_plan_that_can_be_predicted_or_an_input_error(words: st
 
 
 LEAVES = ("configuration", "stages", "strategies", "model", "cluster", "job", "space")
-ABSURD = st.sampled_from([None, True, 0, -1, 3, 2**63 - 1, 10**30, 1e30, 0.5, "", "x", [], {}])
+ABSURD: st.SearchStrategy[object] = st.sampled_from(
+    [None, True, 0, -1, 3, 2**63 - 1, 10**30, 1e30, 0.5, "", "x", [], {}]
+)
 
 
 @given(part=st.sampled_from(LEAVES), value=ABSURD, data=st.data())
