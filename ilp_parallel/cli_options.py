@@ -41,8 +41,8 @@ def job_options(command: Command) -> Command:
     return command
 
 
-def search_options(command: Command) -> Command:
-    """Options that describe the search."""
+def choice_options(command: Command) -> Command:
+    """Options that describe what may be chosen."""
     for option in reversed(
         (
             click.option("--space", default="megatron", show_default=True, help="Search space."),
@@ -51,6 +51,16 @@ def search_options(command: Command) -> Command:
             ),
             click.option("--fix", "fixed", multiple=True, metavar="K=V", help="Fix a decision."),
             click.option("--forbid", "forbidden", multiple=True, metavar="K=V", help="Forbid one."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def run_options(command: Command) -> Command:
+    """Options that describe how to search."""
+    for option in reversed(
+        (
             click.option("--formulation", default="interval", show_default=True),
             click.option("--solver", default="highs", show_default=True),
             click.option("--time-limit", "time_limit_s", type=float, metavar="SECONDS"),
@@ -60,6 +70,11 @@ def search_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def search_options(command: Command) -> Command:
+    """Options that describe the search: what may be chosen, and how."""
+    return choice_options(run_options(command))
 
 
 def output_options(command: Command) -> Command:
