@@ -19,6 +19,7 @@ from ilp_parallel.cli_options import (
     job_request,
     output_options,
     read_search_options,
+    run_options,
     search_options,
 )
 from ilp_parallel.errors import InputError
@@ -81,13 +82,13 @@ def solve(
 @cli.command()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @job_options
-@search_options
+@run_options
 @output_options
 def compare(models: tuple[str, ...], output: str, style: Format | None, **words: object) -> None:
     """Compare the proven optimum of each MODEL with the plans of named heuristics."""
     from ilp_parallel.comparing import compare_models, comparison_text
 
-    words["space"] = "mixed"
+    words |= {"space": "mixed", "schedule": "any", "fixed": (), "forbidden": ()}
     options = read_search_options(words)
     jobs = [complete_job(job_request(model, words)) for model in models]
     with Live(options) as live:
@@ -211,9 +212,10 @@ def formulations() -> None:
 @output_options
 def list_formulations(output: str, style: Format | None) -> None:
     """List the formulations and where they come from."""
-    from formulations import PIPELINE
+    from formulations import PIPELINE, PIPELINE_CHOICE
 
     rows = [(name, formulation.reference) for name, formulation in PIPELINE.items()]
+    rows += [(name, choice.reference) for name, choice in PIPELINE_CHOICE.items()]
     _listing("formulations", ("name", "source"), rows, output, style)
 
 
@@ -221,9 +223,11 @@ def list_formulations(output: str, style: Format | None) -> None:
 @click.argument("name")
 def show_formulation(name: str) -> None:
     """Print the mathematics of a formulation."""
+    from formulations import PIPELINE_CHOICE
     from ilp_parallel.planner import get_formulation
 
-    module = sys.modules[type(get_formulation(name)).__module__]
+    formulation = PIPELINE_CHOICE.get(name) or get_formulation(name)
+    module = sys.modules[type(formulation).__module__]
     _write("-", (module.__doc__ or "").strip() + "\n")
 
 
