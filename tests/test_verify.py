@@ -35,7 +35,9 @@ SMALL_JOB = replace(JOB, global_batch=4)
 @functools.cache
 def honest(kind: str) -> bytes:
     """Certificates of each status, small enough to be verified many times."""
+    looks = iter([False])
     cases = {
+        "feasible": (80.0, SearchOptions(cancelled=lambda: next(looks, True))),
         "optimal": (3.2, SearchOptions(space="megatron")),
         "pinned": (3.2, SearchOptions(space="mixed", pins=Pins.parse(("pp=2",), ("vpp=2",)))),
         "infeasible": (1.01, SearchOptions(space="uniform")),
@@ -45,7 +47,7 @@ def honest(kind: str) -> bytes:
     return encode(search(MODEL, node_with(memory_gib), SMALL_JOB, options).certificate)
 
 
-KINDS = ("optimal", "pinned", "infeasible", "unknown")
+KINDS = ("optimal", "feasible", "pinned", "infeasible", "unknown")
 
 
 def accepted(document: Json) -> Certificate | None:
@@ -183,7 +185,7 @@ def test_fates_may_not_be_dropped_doubled_or_exchanged(kind: str) -> None:
         assert accepted({**document, "fates": exchanged}) is None
 
 
-@pytest.mark.parametrize("kind", ["optimal", "pinned", "unknown"])
+@pytest.mark.parametrize("kind", ["optimal", "feasible", "pinned", "unknown"])
 def test_bounds_of_fates_may_not_change(kind: str) -> None:
     document = json.loads(honest(kind))
     bounded = [fate for fate in document["fates"] if "bound" in fate]
