@@ -15,11 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ilp_parallel.baselines.two_level_dp import two_level_dp
 from ilp_parallel.certificate import decode, encode
+from ilp_parallel.configuration import Configuration
+from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
+from ilp_parallel.instances import InstanceBuilder
 from ilp_parallel.plan_files import read_certificate
 from ilp_parallel.planner import SearchOptions, search
-from ilp_parallel.spaces import Pins
+from ilp_parallel.spaces import Pins, enumerate_configurations, get_space
 from ilp_parallel.verify import verify
 from tests.small_jobs import JOB, MODEL, node_with
 
@@ -196,3 +200,38 @@ def test_bounds_of_fates_may_not_change(kind: str) -> None:
             fate["bound"] = new
             assert accepted(document) is None
         fate["bound"] = old
+
+
+def has_a_plan(claim: Certificate, name: str) -> bool:
+    """Whether the configuration of that name is feasible."""
+    costs = CostModel(claim.model, claim.cluster, claim.job)
+    builder = InstanceBuilder(costs, get_space(claim.space), claim.pins)
+    found = enumerate_configurations(
+        claim.model, claim.cluster, claim.job, builder.space, claim.pins, claim.schedules
+    )
+    named = [c for c in found if isinstance(c, Configuration) and c.name == name]
+    return two_level_dp(builder.build(named[0])) is not None
+
+
+@pytest.mark.parametrize("kind", ["optimal", "feasible", "pinned", "unknown"])
+def test_no_fate_passes_as_one_that_closes_its_configuration(kind: str) -> None:
+    document = json.loads(honest(kind))
+    fates = document["fates"]
+    forged: list[dict[str, object]] = [
+        {"fate": "no_strategy"},
+        {"fate": "solved", "numerator": None, "cutoff": None, "by": []},
+        {"fate": "solved", "numerator": None, "cutoff": 1, "by": []},
+        {"fate": "work", "bound": 2**62},
+    ]
+    solved_or_open = [i for i, fate in enumerate(fates) if fate["fate"] in ("solved", "open")]
+    assert solved_or_open
+    for i in solved_or_open[:6]:
+        name = fates[i]["configuration"]
+        stages = int(name.split()[0].removeprefix("pp"))
+        little: dict[str, object] = {"fate": "memory", "placeable": [0] * stages}
+        for fate in (*forged, little):
+            changed = [*fates[:i], {**fate, "configuration": name}, *fates[i + 1 :]]
+            certificate = accepted({**document, "fates": changed})
+            if certificate is not None:
+                assert fate is little or fate is forged[1]
+                assert not has_a_plan(certificate, name)
