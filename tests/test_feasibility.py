@@ -1,85 +1,119 @@
-"""What is short where nothing fits, and the smallest number of nodes, against plain enumeration."""
+"""Shortages and smallest clusters against every configuration solved by itself."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ilp_parallel.baselines.two_level_dp import two_level_dp
 from ilp_parallel.configuration import Configuration
 from ilp_parallel.costs.model import CostModel
-from ilp_parallel.errors import InputError
-from ilp_parallel.feasibility import fits, shortage, smallest_cluster
+from ilp_parallel.feasibility import fits, shortage, smallest_cluster, states_exceed_devices
 from ilp_parallel.instances import InstanceBuilder
-from ilp_parallel.planner import ANY_SCHEDULE, SearchOptions, search
-from ilp_parallel.spaces import Pins, enumerate_configurations, get_space
-from tests.small_jobs import JOB, MODEL, node_with
+from ilp_parallel.planner import SearchOptions
+from ilp_parallel.spaces import SPACES, Pins, enumerate_configurations, get_space
+from tests.small_jobs import GIB, JOB, MODEL, node_with
 
-SMALL_JOB = replace(JOB, global_batch=4)
-MEMORY_GIB = (1.01, 1.3, 1.6, 2.2, 2.6, 3.2, 6.0)
+if TYPE_CHECKING:
+    from ilp_parallel.problems.pipeline import Schedule
+    from ilp_parallel.spaces import Space
+
+SCHEDULES = SearchOptions().schedules
+LIMITS = (
+    (Pins(), SCHEDULES),
+    (Pins(), ("gpipe",)),
+    (Pins(), ("interleaved",)),
+    (Pins.parse(("vpp=2",), ()), SCHEDULES),
+    (Pins.parse(("schedule=interleaved",), ()), SCHEDULES),
+    (Pins.parse(("zero=0",), ("recompute=full",)), SCHEDULES),
+    (Pins.parse((), ("schedule=1f1b", "tp=4")), SCHEDULES),
+)
+MEMORY_GIB = (1.8, 2.6, 3.2)
 
 
-@pytest.mark.parametrize("space", ["uniform", "megatron", "mixed"])
-@pytest.mark.parametrize("memory_gib", MEMORY_GIB)
-def test_fits_where_the_search_finds_a_plan(space: str, memory_gib: float) -> None:
-    cluster = node_with(memory_gib)
-    found = search(MODEL, cluster, SMALL_JOB, SearchOptions(space=space))
-    question = (MODEL, cluster, SMALL_JOB, get_space(space), Pins(), ANY_SCHEDULE)
-    assert fits(*question) == (found.status == "optimal")
-
-
-def fits_by_enumeration(memory_gib: float, nodes: int) -> bool:
-    """Every configuration of every schedule, each by its own dynamic program."""
-    cluster = replace(node_with(memory_gib), nodes=nodes, devices_per_node=2)
-    builder = InstanceBuilder(CostModel(MODEL, cluster, SMALL_JOB), get_space("mixed"), Pins())
-    found = enumerate_configurations(MODEL, cluster, SMALL_JOB, builder.space, Pins(), ANY_SCHEDULE)
+def any_plan(
+    memory_gib: float, nodes: int, space: Space, pins: Pins, schedules: tuple[Schedule, ...]
+) -> bool:
+    """Whether some configuration has a plan by the dynamic program."""
+    cluster = replace(node_with(memory_gib), nodes=nodes)
+    builder = InstanceBuilder(CostModel(MODEL, cluster, JOB), space, pins)
     return any(
         two_level_dp(builder.build(item)) is not None
-        for item in found
+        for item in enumerate_configurations(MODEL, cluster, JOB, space, pins, schedules)
         if isinstance(item, Configuration)
     )
 
 
-@pytest.mark.parametrize("memory_gib", [1.6, 2.2, 2.6, 3.2, 6.0])
-def test_smallest_number_of_nodes(memory_gib: float) -> None:
-    cluster = replace(node_with(memory_gib), devices_per_node=2)
-    question = (MODEL, cluster, SMALL_JOB, get_space("mixed"), Pins(), ANY_SCHEDULE)
-    most = 8
-    answer = smallest_cluster(*question, most_nodes=most)
-    fitting = [n for n in range(1, most + 1) if fits_by_enumeration(memory_gib, n)]
-    assert answer.smallest == (fitting[0] if fitting else None)
-    assert answer.refuted == tuple(range(1, fitting[0] if fitting else most + 1))
-    assert (answer.stopped is None) == bool(fitting)
+@pytest.mark.parametrize(("pins", "schedules"), LIMITS, ids=range(len(LIMITS)))
+@pytest.mark.parametrize("space", SPACES)
+def test_smallest_cluster_equals_enumeration(
+    space: str, pins: Pins, schedules: tuple[Schedule, ...]
+) -> None:
+    most, answers = 4, set()
+    for memory_gib in MEMORY_GIB:
+        limits = (get_space(space), pins, schedules)
+        tried = range(1, most + 1)
+        feasible = [n for n in tried if any_plan(memory_gib, n, *limits)]
+        question = (MODEL, node_with(memory_gib), JOB, *limits)
+        found = smallest_cluster(*question, most_nodes=most)
+        assert found.smallest == min(feasible, default=None), memory_gib
+        assert found.refuted == tuple(tried[: (found.smallest or most + 1) - 1])
+        assert (found.stopped is None) == (found.smallest is not None)
+        assert set(found.too_small) <= set(found.refuted)
+        answers.add(found.smallest)
+    assert len(answers) > 1
 
 
-def test_search_for_nodes_may_run_out_of_time() -> None:
-    question = (MODEL, node_with(1.01), SMALL_JOB, get_space("mixed"), Pins(), ANY_SCHEDULE)
-    answer = smallest_cluster(*question, time_limit_s=-1.0)
-    assert (answer.smallest, answer.refuted) == (None, ())
-    assert answer.stopped is not None
+def test_fitting_is_not_monotone_in_nodes() -> None:
+    """The batch does not divide over three nodes of four devices: only more stages would do."""
+    pins = Pins.parse(("pp=1", "tp=1"), ())
+    asked = [(MODEL, replace(node_with(80.0), nodes=n), JOB) for n in (2, 3)]
+    assert [fits(*ask, get_space("mixed"), pins, SCHEDULES) for ask in asked] == [True, False]
 
 
-@pytest.mark.parametrize("memory_gib", [1.3, 1.6])
-def test_shortage_is_what_the_memory_lacks(memory_gib: float) -> None:
-    space = get_space("mixed")
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_states_that_exceed_all_devices_fit_nowhere(nodes: int) -> None:
+    for memory_gib in (1.5, 1.7, 1.9, 2.1):
+        cluster = replace(node_with(memory_gib), nodes=nodes)
+        states = MODEL.layers * MODEL.layer_parameters * 18  # bytes, mixed precision with Adam
+        exceed = states_exceed_devices(MODEL, cluster, JOB)
+        usable = cluster.devices * (cluster.device.memory_bytes - GIB)
+        assert exceed == (states > usable)
+        assert not (exceed and any_plan(memory_gib, nodes, get_space("mixed"), Pins(), SCHEDULES))
+
+
+def test_search_that_stops_claims_nothing() -> None:
+    question = (MODEL, node_with(1.01), JOB, get_space("mixed"), Pins(), SCHEDULES)
+    bounded = smallest_cluster(*question, most_nodes=2)
+    assert (bounded.smallest, bounded.refuted) == (None, (1, 2))
+    assert bounded.stopped
+    timed = smallest_cluster(*question, time_limit_s=0.0)
+    assert (timed.smallest, timed.refuted) == (None, ())
+    assert timed.stopped
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_shortage_is_what_is_missing(space: str) -> None:
+    """With the missing bytes the plan named fits, with one byte less it does not."""
+    memory_gib = 1.6
     cluster = node_with(memory_gib)
-    lack = shortage(MODEL, cluster, SMALL_JOB, space, Pins(), ANY_SCHEDULE)
-    assert lack is not None
-    assert lack.missing_bytes > 0
-    assert sum(part.value for part in lack.parts) == pytest.approx(lack.needed_bytes, rel=1e-6)
-    values = [part.value for part in lack.parts]
-    assert values == sorted(values, reverse=True)
-    device = replace(cluster.device, memory_bytes=cluster.device.memory_bytes + lack.missing_bytes)
-    enough = replace(cluster, device=device)
-    assert fits(MODEL, enough, SMALL_JOB, space, Pins(), ANY_SCHEDULE)
+    found = shortage(MODEL, cluster, JOB, get_space(space), Pins(), SCHEDULES)
+    assert found is not None
+    assert found.missing_bytes > 0
+    parts = [part.value for part in found.parts]
+    assert parts == sorted(parts, reverse=True)
+    assert 0 <= found.needed_bytes - sum(parts) < 5 * MODEL.layers + 10  # each rounded up
+    for change, fit in ((0, True), (-1, False)):
+        memory = cluster.device.memory_bytes + found.missing_bytes + change
+        larger = replace(cluster, device=replace(cluster.device, memory_bytes=memory))
+        again = shortage(MODEL, larger, JOB, get_space(space), Pins(), SCHEDULES)
+        assert (again is None) == fit
+        if again is not None:
+            assert again.missing_bytes == 1
 
 
-def test_no_shortage_where_everything_fits() -> None:
-    question = (MODEL, node_with(80.0), SMALL_JOB, get_space("mixed"), Pins(), ANY_SCHEDULE)
-    assert shortage(*question) is None
-
-
-def test_pins_that_leave_nothing_are_an_input_error() -> None:
-    with pytest.raises(InputError):
-        search(MODEL, node_with(1.3), SMALL_JOB, SearchOptions(pins=Pins.parse(("pp=8",), ())))
+def test_no_shortage_without_a_configuration() -> None:
+    pins = Pins.parse(("pp=64",), ())
+    assert shortage(MODEL, node_with(1.6), JOB, get_space("mixed"), pins, SCHEDULES) is None
