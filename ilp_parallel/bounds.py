@@ -98,8 +98,8 @@ def lagrangian_multipliers(instance: PipelineInstance) -> Multipliers | None:
     if not _one_class(instance) or not instance.allowed.any():
         return None
     tables = _LagrangianTables(instance)
-    balanced = np.full(instance.stages, -(-instance.layers // instance.stages), dtype=np.int64)
-    balanced = np.clip(balanced, instance.min_layers, instance.max_layers)
+    even = -(-instance.layers // instance.stages)
+    balanced: IntArray = np.clip(even, instance.min_layers, instance.max_layers)
     denominator, peak = tables.best_multipliers(tables.joint, balanced)
     if (instance.min_layers < instance.max_layers).any():
         limit = tables.least_peak(denominator, peak)

@@ -17,9 +17,12 @@ Variables
 ---------
 :math:`g_{lj} \in \{0,1\}` layer ``l`` lies on virtual stage ``j`` or later
 (:math:`g_{l0} = 1, g_{lV} = 0`), so that :math:`x_{lj} = g_{lj} - g_{l,j+1}` is "on ``j``";
-:math:`y_{lk} \in \{0,1\}` strategy; :math:`w_{ljk}` both (integral with ``g`` and ``y``);
-:math:`e_{ljkk'}` layers ``l-1`` and ``l`` use ``k, k'`` and ``l`` is on ``j`` (only if resharding
-matters); :math:`C_r, T` bottlenecks and largest tail; :math:`H_s` largest transient.
+:math:`y_{lk} \in \{0,1\}` strategy; :math:`w_{ljk} \in \{0,1\}` both;
+:math:`e_{ljkk'} \in \{0,1\}` layers ``l-1`` and ``l`` use ``k, k'`` and ``l`` is on ``j`` (only if
+resharding matters; ``w`` and ``e`` would be integral with ``g`` and ``y`` alone); :math:`C_r, T`
+bottlenecks and largest tail; :math:`H_s = \sum_i \delta_{si} t_{si}` largest transient, with
+:math:`t_{si} \in \{0,1\}` for the ``i``-th of the values it can have, :math:`\delta_{si}` bytes
+above the value before.
 
 Objective
 ---------
@@ -71,6 +74,7 @@ import numpy as np
 from formulations.pipeline.cells import (
     Bounds,
     Cells,
+    Transients,
     add_bottleneck_rows,
     add_layer_transient_rows,
     add_memory_rows,
@@ -113,7 +117,7 @@ class _Model:
     strategy: IntArray  # [L, K]
     cell: IntArray  # [cells]
     edges: _Edges
-    transient: IntArray  # [p]
+    transient: Transients
     maxima: MaxTerms
 
     @property
@@ -257,7 +261,7 @@ class Assignment:
         builder = ProgramBuilder(f"{self.name}-{instance.schedule}")
         builder.offset = fixed_ticks(layout)
         cells = layer_cells(layout)
-        cell = builder.add_columns("cell", cells.layer.shape, cost=cells.ticks, implied=True)
+        cell = builder.add_columns("cell", cells.layer.shape, cost=cells.ticks)
         later = np.full((instance.layers, instance.virtual_stages + 1), -1)
         later[:, 1:-1] = builder.add_columns("later", later[:, 1:-1].shape)
         shape = (instance.layers, instance.strategies)
@@ -272,7 +276,7 @@ class Assignment:
             strategy,
             cell,
             edges,
-            add_transient_columns(builder, layout, cells),
+            add_transient_columns(builder, cells),
             add_max_terms(builder, instance, np.zeros_like(upper), upper),
         )
         for add in FAMILIES.values():
@@ -302,5 +306,5 @@ def _add_edges(builder: ProgramBuilder, layout: Layout, cells: Cells) -> _Edges:
     place, before = np.nonzero(allowed)
     cell = later[place]
     cost = layout.reshard[before, cells.strategy[cell]].sum(axis=1)
-    column = builder.add_columns("edge", cell.shape, cost=cost, implied=True)
+    column = builder.add_columns("edge", cell.shape, cost=cost)
     return _Edges(cell, before.astype(np.int64), column)

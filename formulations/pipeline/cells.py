@@ -101,6 +101,25 @@ def _cells(layout: Layout, places: list[tuple[int, int]]) -> Cells:
 
 
 @dataclass(frozen=True, slots=True)
+class Transients:
+    """``H_s``, the largest transient of each device group, as a sum of 0/1 columns.
+
+    One column per value a cell of the group can have, in rising order, worth the ``step`` from the
+    value before. One column of bytes per group would say the same, but its span of 1e10 next to a
+    coefficient of 1 is beyond the tolerances of float solvers: HiGHS 1.16.0 cut off optima.
+    """
+
+    group: IntArray  # [T] device group
+    step: IntArray  # [T] bytes
+    column: IntArray  # [T]
+
+    def add_to(self, builder: ProgramBuilder, rows: IntArray, groups: IntArray) -> None:
+        """Add ``H_s`` to each row, ``s`` being the row's entry of ``groups``."""
+        row, level = np.nonzero(groups[:, None] == self.group[None, :])
+        builder.add_entries(rows[row], self.column[level], self.step[level])
+
+
+@dataclass(frozen=True, slots=True)
 class Bounds:
     """Upper bounds ``[D + 1]`` in ticks: each bottleneck, then the largest tail."""
 
@@ -122,7 +141,7 @@ class Bounds:
 
 
 def add_memory_rows(
-    builder: ProgramBuilder, layout: Layout, cells: Cells, columns: IntArray, transient: IntArray
+    builder: ProgramBuilder, layout: Layout, cells: Cells, columns: IntArray, transient: Transients
 ) -> None:
     """``memory``: per device group and row of ``in_flight``, cells + transient fit."""
     fixed = [layout.fixed(group) for group in range(layout.instance.stages)]
@@ -133,7 +152,7 @@ def add_memory_rows(
         own = rows[first : first + weights.shape[1]]
         first += weights.shape[1]
         builder.add_entries(own[None, :], columns[cells.group == group][:, None], weights)
-        builder.add_entries(own, transient[group], 1)
+        transient.add_to(builder, own, np.full(own.shape, group))
 
 
 def add_bottleneck_rows(
@@ -158,21 +177,23 @@ def add_tail_rows(
 
 
 def add_layer_transient_rows(
-    builder: ProgramBuilder, cells: Cells, columns: IntArray, transient: IntArray
+    builder: ProgramBuilder, cells: Cells, columns: IntArray, transient: Transients
 ) -> None:
     """``transient_covers``: per device group and layer, tighter than one row per cell."""
     places = np.column_stack([cells.group, cells.layer])
     distinct, index = np.unique(places, axis=0, return_inverse=True)
     rows = builder.add_rows("transient_covers", (len(distinct),), lower=0)
-    builder.add_entries(rows, transient[distinct[:, 0]], 1)
+    transient.add_to(builder, rows, distinct[:, 0])
     builder.add_entries(rows[index.reshape(-1)], columns, -cells.transient)
 
 
-def add_transient_columns(builder: ProgramBuilder, layout: Layout, cells: Cells) -> IntArray:
-    """``transient[s]``: bytes of the largest transient of each device group."""
-    upper = np.zeros(layout.instance.stages, dtype=np.int64)
-    np.maximum.at(upper, cells.group, cells.transient)
-    return builder.add_columns("transient", upper.shape, upper=upper, implied=True)
+def add_transient_columns(builder: ProgramBuilder, cells: Cells) -> Transients:
+    """``transient``: a column per device group and value its largest transient can have."""
+    values = np.column_stack([cells.group, cells.transient])[cells.transient > 0]
+    group, level = np.unique(values, axis=0).T
+    same = np.append(-1, group[:-1])[: len(group)] == group
+    before = np.where(same, np.append(0, level[:-1])[: len(level)], 0)
+    return Transients(group, level - before, builder.add_columns("transient", level.shape))
 
 
 def fixed_ticks(layout: Layout) -> int:

@@ -11,7 +11,8 @@ Variables
 ---------
 :math:`n_{jk} \in \{0..u_j\}` layers on virtual stage ``j`` with strategy ``k``;
 :math:`q_{jk} \in \{0,1\}` whether there is any (only where ``k`` has a transient);
-:math:`C_r, T, H_s` bottlenecks, largest tail, largest transient.
+:math:`C_r, T` bottlenecks and largest tail; :math:`H_s = \sum_i \delta_{si} t_{si}` largest
+transient as in assignment.
 
 Objective
 ---------
@@ -50,6 +51,7 @@ import numpy as np
 from formulations.pipeline.cells import (
     Bounds,
     Cells,
+    Transients,
     add_bottleneck_rows,
     add_memory_rows,
     add_tail_rows,
@@ -81,7 +83,7 @@ class _Model:
     count: IntArray  # [cells]
     marked: IntArray  # positions of the cells with a transient
     used: IntArray  # [marked]
-    transient: IntArray  # [p]
+    transient: Transients
     maxima: MaxTerms
 
 
@@ -115,7 +117,7 @@ def _use_marked(model: _Model) -> None:
 def _transient_covers(model: _Model) -> None:
     """(5) ``H_s >= h_k q``."""
     rows = model.builder.add_rows("transient_covers", model.marked.shape, lower=0)
-    model.builder.add_entries(rows, model.transient[model.cells.group[model.marked]], 1)
+    model.transient.add_to(model.builder, rows, model.cells.group[model.marked])
     model.builder.add_entries(rows, model.used, -model.cells.transient[model.marked])
 
 
@@ -174,7 +176,7 @@ class Counts:
             count,
             marked,
             used,
-            add_transient_columns(builder, layout, cells),
+            add_transient_columns(builder, cells),
             add_max_terms(builder, instance, np.zeros_like(upper), upper),
         )
         for add in FAMILIES.values():

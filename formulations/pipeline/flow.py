@@ -9,8 +9,8 @@ that keep the virtual stage or go to the next one. If resharding matters, an arc
 
 Variables
 ---------
-:math:`w_{ljk} \in \{0,1\}` whether the path visits a node; :math:`\phi_a` flow on arc ``a``
-(integral with ``w``); :math:`C_r, T, H_s` as in assignment.
+:math:`w_{ljk} \in \{0,1\}` whether the path visits a node; :math:`\phi_a \in \{0,1\}` flow on arc
+``a`` (it would be integral with ``w`` alone); :math:`C_r, T, H_s` as in assignment.
 
 Objective
 ---------
@@ -45,6 +45,7 @@ import numpy as np
 from formulations.pipeline.cells import (
     Bounds,
     Cells,
+    Transients,
     add_bottleneck_rows,
     add_layer_transient_rows,
     add_memory_rows,
@@ -96,7 +97,7 @@ class _Model:
     cell: IntArray  # [cells]
     ports: _Ports
     arcs: _Arcs
-    transient: IntArray  # [p]
+    transient: Transients
     maxima: MaxTerms
 
 
@@ -201,7 +202,7 @@ class Flow:
             cell,
             ports,
             arcs,
-            add_transient_columns(builder, layout, cells),
+            add_transient_columns(builder, cells),
             add_max_terms(builder, instance, np.zeros_like(upper), upper),
         )
         for add in FAMILIES.values():
@@ -230,16 +231,17 @@ def _ports(layout: Layout, cells: Cells) -> _Ports:
 
 def _add_arcs(builder: ProgramBuilder, layout: Layout, ports: _Ports) -> _Arcs:
     """All arcs to the next layer on the same or the next virtual stage."""
-    tails, heads = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    tails: list[IntArray] = [np.zeros(0, dtype=np.int64)]
+    heads: list[IntArray] = [np.zeros(0, dtype=np.int64)]
     for layer in range(layout.instance.layers - 1):
         here = np.flatnonzero(ports.layer == layer)
         there = np.flatnonzero(ports.layer == layer + 1)
         step = ports.stage[there][None, :] - ports.stage[here][:, None]
-        tail, head = np.nonzero((step == 0) | (step == 1))
-        tails.append(here[tail])
-        heads.append(there[head])
+        leave, enter = np.nonzero((step == 0) | (step == 1))
+        tails.append(here[leave])
+        heads.append(there[enter])
     tail, head = np.concatenate(tails), np.concatenate(heads)
     cost: int | IntArray = 0
     if layout.reshard is not None:
         cost = layout.reshard[ports.key[tail], ports.key[head]].sum(axis=1)
-    return _Arcs(tail, head, builder.add_columns("arc", tail.shape, cost=cost, implied=True))
+    return _Arcs(tail, head, builder.add_columns("arc", tail.shape, cost=cost))

@@ -13,7 +13,7 @@ def pareto_rows(points: IntArray) -> IntArray:
 
     Of equal rows the first is kept. Rows come back in lexicographic order of their points.
     """
-    order = np.lexsort(points.T[::-1])
+    order: IntArray = np.lexsort(points.T[::-1])
     if points.shape[1] == 1:
         return order[:1]
     if points.shape[1] == 2:

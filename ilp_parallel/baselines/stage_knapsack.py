@@ -271,7 +271,7 @@ def _enumerate(
         and (reduced[k] <= small_gap or (reduced[k] <= gap and extra[k] <= joint_gap))
     ]
     others.sort(key=lambda k: -int(reduced[k]))
-    counts = np.zeros((1, len(items.time)), dtype=np.int64)
+    counts: IntArray = np.zeros((1, len(items.time)), dtype=np.int64)
     for k in others:
         used = counts.sum(axis=1)
         spare = gap - counts @ reduced

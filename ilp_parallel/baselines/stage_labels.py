@@ -82,8 +82,8 @@ class GroupLabels:
         self._added = strategy_points(instance, group)
         self._rows = len(instance.in_flight[group])
         self._entry = entry
-        self._points = fixed_point(instance, group)[None, :]
-        self._contents = np.zeros((1, 0), dtype=np.int64)
+        self._points: IntArray = fixed_point(instance, group)[None, :]
+        self._contents: IntArray = np.zeros((1, 0), dtype=np.int64)
         self._last_matters = instance.reshard_forward_ticks is not None
         self._ordered = not self._last_matters and self._added.shape[0] == 1
 

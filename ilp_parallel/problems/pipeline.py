@@ -159,7 +159,8 @@ class PipelineInstance:
     @cached_property
     def stage_backward_ticks(self) -> IntArray:
         """[V] the fixed part of B' of each virtual stage: fixed backward time + incoming cut."""
-        return self.fixed_backward_ticks + np.concatenate(([0], self.cut_ticks))
+        incoming: IntArray = np.concatenate(([0], self.cut_ticks))
+        return self.fixed_backward_ticks + incoming
 
     def reshard_ticks(self, earlier: int, later: int) -> tuple[int, int]:
         """Forward and backward resharding time between adjacent layers' strategies."""

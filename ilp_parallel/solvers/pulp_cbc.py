@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ilp_parallel.program import Program
     from ilp_parallel.solvers.exact import Request
     from ilp_parallel.solvers.outcome import Outcome, SolveOptions
-    from ilp_parallel.solvers.scaling import ScaledModel
+    from ilp_parallel.solvers.scaling import FloatArray, ScaledModel
 
 PRECISE_TOLERANCE = 1e-9
 """Primal and integrality tolerances after a point that the usual ones accepted in error."""
@@ -257,7 +257,7 @@ def _cbc(
     return solver
 
 
-def _point(columns: list[pulp.LpVariable], scaled: ScaledModel) -> np.ndarray:
+def _point(columns: list[pulp.LpVariable], scaled: ScaledModel) -> FloatArray:
     values = [column.varValue for column in columns]
     missing = np.clip(0.0, scaled.lower, scaled.upper)
     return np.array(
@@ -287,7 +287,7 @@ def _claim(problem: pulp.LpProblem, text: str) -> tuple[_Claim, bool, tuple[str,
     return "solver_limit", found, (f"CBC: {pulp.LpStatus[problem.status]}",)
 
 
-def _bound(claim: _Claim, point: np.ndarray | None, text: str, scaled: ScaledModel) -> float | None:
+def _bound(claim: _Claim, point: FloatArray | None, text: str, scaled: ScaledModel) -> float | None:
     """The optimum where it is claimed; otherwise what the log says, if anything."""
     if claim == "optimal" and point is not None:
         return scaled.unscaled(float(scaled.cost @ point))
