@@ -70,6 +70,26 @@ def test_folded_chunks(seed: int) -> None:
             check(name, folded, optimum)
 
 
+@pytest.mark.parametrize("seed", range(48))
+def test_memory_in_bytes(seed: int) -> None:
+    """Realistic magnitudes, on which float solvers have cut off optima of weaker models."""
+    rng = np.random.default_rng(seed)
+    plain = random_instance(rng, policies=False)
+    unit = int(rng.integers(10**6, 10**9))
+    instance = replace(
+        plain,
+        state_bytes=plain.state_bytes * unit,
+        activation_bytes=plain.activation_bytes * unit,
+        transient_bytes=plain.transient_bytes * unit,
+        fixed_bytes=plain.fixed_bytes * unit,
+        capacity_bytes=plain.capacity_bytes * unit + int(rng.integers(0, unit)),
+    )
+    optimum = brute_force(instance)
+    for name, formulation in PIPELINE.items():
+        if formulation.refuses(instance) is None:
+            check(name, instance, optimum)
+
+
 @given(instances)
 @settings(max_examples=60, deadline=None)
 def test_cutoff_keeps_exactly_what_is_below_it(instance: PipelineInstance) -> None:
