@@ -70,7 +70,7 @@ def test_folded_chunks(seed: int) -> None:
             check(name, folded, optimum)
 
 
-@pytest.mark.parametrize("seed", range(48))
+@pytest.mark.parametrize("seed", range(80))
 def test_memory_in_bytes(seed: int) -> None:
     """Realistic magnitudes, on which float solvers have cut off optima of weaker models."""
     rng = np.random.default_rng(seed)
