@@ -67,7 +67,8 @@ SPACES: dict[str, Space] = {
         Space(
             "mixed",
             1,
-            "one p, t, d, b; recomputation and ZeRO chosen per layer, uneven stages",
+            "one p, t, d, b; recomputation and ZeRO chosen per layer, uneven stages; with "
+            "interleaving all chunks of a device are equal",
             "per-layer",
             False,
             ZERO_VARIANTS,
@@ -76,7 +77,13 @@ SPACES: dict[str, Space] = {
 }
 """All spaces by name; ``mixed`` contains the other two."""
 
-NOT_SEARCHED = ("context parallel", "expert parallel", "device mapping", "per-stage t and d")
+NOT_SEARCHED = (
+    "context parallel",
+    "expert parallel",
+    "device mapping",
+    "per-stage t and d",
+    "unequal chunks of a device",
+)
 """Dimensions that no space so far contains; every result names them."""
 
 

@@ -78,7 +78,7 @@ def _run(program: Program, request: Request) -> Round:
     _subscribe(solver, model, request)
     if request.warm_start is not None:
         indices = np.arange(len(request.warm_start), dtype=np.int32)
-        solver.setSolution(len(indices), indices, request.warm_start.astype(np.float64))
+        solver.setSolution(len(indices), indices, model.start(request.warm_start))
     built = time.monotonic()
     _run_with_threads(solver, request.options.threads)
     claim, messages = _claim(solver, program, request)
@@ -91,7 +91,7 @@ def _run(program: Program, request: Request) -> Round:
         bound = info.objective_function_value if claim == "optimal" else None
     return Round(
         claim=claim,
-        point=np.array(solver.getSolution().col_value) if found else None,
+        point=model.point(np.array(solver.getSolution().col_value)) if found else None,
         bound=model.unscaled(bound) if bound is not None and np.isfinite(bound) else None,
         build_s=built - began,
         solve_s=time.monotonic() - built,

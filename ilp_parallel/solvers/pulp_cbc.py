@@ -162,7 +162,8 @@ def _run_scaled(
     with _quiet():
         problem, columns = _problem(program, scaled)
     if request.warm_start is not None:
-        for column, value in zip(columns, request.warm_start.tolist(), strict=False):
+        start = scaled.start(request.warm_start).tolist()
+        for column, value in zip(columns, start, strict=False):
             column.setInitialValue(value, check=False)
     built = time.monotonic()
     limit_s = request.time_left_s
@@ -185,7 +186,7 @@ def _run_scaled(
     point = _point(columns, scaled) if found else None
     return Round(
         claim=claim,
-        point=point,
+        point=None if point is None else scaled.point(point),
         bound=_bound(claim, point, text, scaled),
         build_s=built - began,
         solve_s=solve_s,

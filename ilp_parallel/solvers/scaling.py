@@ -2,7 +2,9 @@ r"""A Program in floating point, scaled by powers of two so that no digit is los
 
 A float solver accepts a row within an absolute tolerance of about 1e-6. Rows whose largest
 coefficient exceeds :data:`SCALED_MAXIMUM` are multiplied by :math:`2^{-k}`; with coefficients of
-1e11 (memory in bytes) the tolerance is then worth 0.1 to 0.2 units. The objective is treated alike.
+1e11 (memory in bytes) the tolerance is then worth 0.1 to 0.2 units. The objective is treated alike,
+and implied columns with bounds beyond :data:`SCALED_MAXIMUM` (maxima in ticks) are counted in
+multiples of a power of two: with bounds of 1e10 HiGHS 1.16.0 was seen to claim false optima.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ LARGEST_EXACT = 2**53
 class ScaledModel:
     """Float data of a Program; absent bounds are infinite.
 
-    The solver minimises ``cost @ x``; :meth:`unscaled` turns its values into the Program's.
+    The solver minimises ``cost @ x``; :meth:`unscaled` and :meth:`point` turn its values into the
+    Program's, :meth:`start` the Program's into its own.
     """
 
     cost: FloatArray  # [columns]
@@ -47,6 +50,17 @@ class ScaledModel:
     row_upper: FloatArray  # [rows]
     cost_scale: float  # power of two; cost = cost_scale * the Program's cost
     offset: int
+    column_scale: FloatArray  # [columns] powers of two; the Program's column in units of it
+
+    def point(self, values: FloatArray) -> FloatArray:
+        """Column values in the Program's units."""
+        found: FloatArray = values * self.column_scale
+        return found
+
+    def start(self, values: IntArray) -> FloatArray:
+        """Values of the first columns of the Program in the solver's units."""
+        found: FloatArray = values / self.column_scale[: len(values)]
+        return found
 
     def unscaled(self, value: float) -> float:
         """Objective in the Program's units, offset included."""
@@ -63,24 +77,38 @@ def scale(program: Program, largest: int = SCALED_MAXIMUM) -> ScaledModel:
     """
     _require_exact(program)
     starts = program.row_start
+    columns = _column_scale(program)
+    values = program.row_values * columns[program.row_columns]
     sizes = np.diff(starts)
     peaks = np.zeros(program.row_count, dtype=np.float64)
     filled = sizes > 0
     if filled.any():
-        peaks[filled] = np.maximum.reduceat(np.abs(program.row_values), starts[:-1][filled])
+        peaks[filled] = np.maximum.reduceat(np.abs(values), starts[:-1][filled])
     factor = _power_of_two(peaks / largest)
-    peak_cost = float(np.abs(program.cost).max(initial=0))
+    cost = program.cost * columns
+    peak_cost = float(np.abs(cost).max(initial=0))
     cost_scale = float(_power_of_two(np.array([peak_cost / SCALED_MAXIMUM]))[0])
     return ScaledModel(
-        cost=program.cost.astype(np.float64) * cost_scale,
-        lower=_with_infinity(program.lower),
-        upper=_with_infinity(program.upper),
-        row_values=program.row_values.astype(np.float64) * np.repeat(factor, sizes),
+        cost=cost * cost_scale,
+        lower=_with_infinity(program.lower) / columns,
+        upper=_with_infinity(program.upper) / columns,
+        row_values=values * np.repeat(factor, sizes),
         row_lower=_with_infinity(program.row_lower) * factor,
         row_upper=_with_infinity(program.row_upper) * factor,
         cost_scale=cost_scale,
         offset=program.offset,
+        column_scale=columns,
     )
+
+
+def _column_scale(program: Program) -> FloatArray:
+    """[columns] units that bring the finite bounds of implied columns down; 1 elsewhere."""
+    largest = np.maximum(
+        np.where(np.abs(program.lower) < INFINITY, np.abs(program.lower), 0),
+        np.where(np.abs(program.upper) < INFINITY, np.abs(program.upper), 0),
+    )
+    units: FloatArray = 1.0 / _power_of_two(largest / SCALED_MAXIMUM)
+    return np.where(program.implied, units, 1.0)
 
 
 def _power_of_two(excess: FloatArray) -> FloatArray:

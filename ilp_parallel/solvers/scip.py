@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ilp_parallel.program import Program
     from ilp_parallel.solvers.exact import Request
     from ilp_parallel.solvers.outcome import Outcome, SolveOptions
-    from ilp_parallel.solvers.scaling import ScaledModel
+    from ilp_parallel.solvers.scaling import FloatArray, ScaledModel
 
 ABSOLUTE_GAP = 0.25
 """Absolute gap in units of the objective: below 1/2, so that rounding the bound up closes it."""
@@ -82,7 +82,7 @@ def _run(program: Program, request: Request) -> Round:
     model, columns = _model(program, scaled, integer=True)
     hints = []
     if request.warm_start is not None:
-        start = dict(zip(columns, request.warm_start.astype(float).tolist(), strict=False))
+        start = dict(zip(columns, scaled.start(request.warm_start).tolist(), strict=False))
         hints.append(mathopt.SolutionHint(variable_values=start))
     built = time.monotonic()
     interrupter = solve_interrupter.SolveInterrupter()
@@ -100,12 +100,19 @@ def _run(program: Program, request: Request) -> Round:
     found = result.has_primal_feasible_solution()
     return Round(
         claim=claim,
-        point=np.array(result.variable_values(columns), dtype=np.float64) if found else None,
+        point=_values(result, columns, scaled) if found else None,
         bound=scaled.unscaled(bound) if np.isfinite(bound) else None,
         build_s=built - began,
         solve_s=time.monotonic() - built,
         messages=messages,
     )
+
+
+def _values(
+    result: mathopt.SolveResult, columns: list[mathopt.Variable], scaled: ScaledModel
+) -> FloatArray:
+    """Column values in the Program's units."""
+    return scaled.point(np.array(result.variable_values(columns), dtype=np.float64))
 
 
 def _model(
