@@ -415,7 +415,7 @@ def require_applicable(formulation: Formulation, instance: PipelineInstance) -> 
     reason = formulation.refuses(instance)
     if reason is not None:
         code, _, sentence = reason.partition(": ")
-        raise InputError(code, sentence, "use --formulation interval")
+        raise InputError(code, sentence.partition("; ")[0], "use --formulation interval")
 
 
 def solve_configuration(

@@ -37,6 +37,7 @@ IntArray = npt.NDArray[np.int64]
 _FINE = 1024
 _FILTER_ABOVE = 4096
 _UNLIMITED = 2**60
+_LARGEST_REDUCED = 2**50  # a smaller reduced cost only lets more through
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def relax(items: Items, usable: IntArray, layers: int, room: int) -> Relaxation 
     run = int(items.memory[fast] - items.memory[slow])
     base = run * int(items.time[fast]) + rise * int(items.memory[fast])
     exact = [
-        (run * int(t) + rise * int(u) - base) * _FINE // run
+        min((run * int(t) + rise * int(u) - base) * _FINE // run, _LARGEST_REDUCED)
         for t, u in zip(items.time, items.memory, strict=True)
     ]
     value = -(-(layers * base - rise * room) // run)
