@@ -68,7 +68,7 @@ def _relaxation(name: str, instance: PipelineInstance) -> Rung:
     formulation = get_formulation(name)
     reason = formulation.refuses(instance)
     if reason is not None:
-        return _rung(f"LP of {name}", lambda: None, reason)
+        return _rung(f"LP of {name}", lambda: None, reason.partition(":")[0])
     return _rung(
         f"LP of {name}", lambda: get_solver("highs").relaxation(formulation.build(instance))
     )
