@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +20,8 @@ def pareto_rows(points: IntArray) -> IntArray:
         return order[:1]
     if points.shape[1] == 2:
         return _pareto_plane(points, order)
+    if points.shape[1] == 3:
+        return _pareto_space(points, order)
     return _pareto_sweep(points, order)
 
 
@@ -27,6 +31,24 @@ def _pareto_plane(points: IntArray, order: IntArray) -> IntArray:
     best_before = np.minimum.accumulate(np.append(np.iinfo(np.int64).max, second[:-1]))
     kept: IntArray = order[second < best_before]
     return kept
+
+
+def _pareto_space(points: IntArray, order: IntArray) -> IntArray:
+    """Three columns: in order of the first, the others must get under a falling staircase."""
+    steps: list[int] = []  # second column, rising
+    heights: list[int] = []  # least third column up to that step, strictly falling
+    kept = []
+    for row, (_, step, height) in zip(order.tolist(), points[order].tolist(), strict=True):
+        place = bisect_right(steps, step)
+        if place and heights[place - 1] <= height:
+            continue
+        kept.append(row)
+        start = place - 1 if place and steps[place - 1] == step else place
+        end = start
+        while end < len(steps) and heights[end] >= height:
+            end += 1
+        steps[start:end], heights[start:end] = [step], [height]
+    return np.array(kept, dtype=np.int64)
 
 
 def _pareto_sweep(points: IntArray, order: IntArray) -> IntArray:

@@ -35,9 +35,11 @@ from ilp_parallel.baselines.pareto import pareto_rows
 
 IntArray = npt.NDArray[np.int64]
 _FINE = 1024
-_FILTER_ABOVE = 4096
+_FILTER_ABOVE = 1024
 _UNLIMITED = 2**60
-_LARGEST_REDUCED = 2**50  # a smaller reduced cost only lets more through
+_UNLIMITED_JOINT = 2**60
+_SCORES = 4
+_LARGEST_REDUCED = 2**48  # a smaller reduced cost only lets more through
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +72,30 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Contents wanted: time at most ``time``, or at most ``most_time`` and joint at most ``joint``.
+class Level:
+    """Contents whose largest transient is at most one value: strategies, room, relaxations.
 
-    ``joint`` is compared without the free tail, which only lets more through.
+    There is one relaxation per score ``((S - a) time + a joint)``, a = 0..S, S = :data:`_SCORES`.
     """
 
-    time: int
-    most_time: int
-    joint: int
+    usable: IntArray
+    room: int
+    relaxations: tuple[Relaxation, ...]
+
+    @property
+    def reduced(self) -> IntArray:
+        """[K, S + 1] reduced costs of every score."""
+        return np.stack([relaxation.reduced for relaxation in self.relaxations], axis=1)
+
+    def gaps(self, corners: IntArray) -> IntArray:
+        """[corners, S + 1] what reduced costs may add up to inside each corner."""
+        values = np.array([relaxation.value for relaxation in self.relaxations])
+        time, joint = corners[:, :1], corners[:, 1:]
+        a = np.arange(_SCORES + 1)
+        limits = (_SCORES - a) * time + a * joint
+        gaps: IntArray = np.minimum(limits - values + 1, _LARGEST_REDUCED) * _FINE
+        gaps[:, 1:][corners[:, 1] >= _UNLIMITED_JOINT] = _LARGEST_REDUCED * _FINE
+        return gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +192,13 @@ def stage_frontier(
         counts = _cheapest_alone(items, usable, layers, capacity, window)
         return np.stack([counts @ items.time, counts @ items.tail], axis=1), counts
     usable = _without_idle_savings(items, usable, layers, capacity)
-    relaxations = [
-        (keep, room, relaxation)
-        for keep, room in transient_levels(items, usable, capacity)
-        if (relaxation := relax(items, keep, layers, room)) is not None
-    ]
-    limits = _limits(items, layers, window, relaxations)
     joint = window.time_weight * items.time + window.tail_weight * items.tail
+    levels = _levels(items, joint, usable, layers, capacity)
+    corners = _corners(items, layers, window, levels)
     found = [
-        _enumerate(items, joint, keep, layers, room, limits, relaxation)
-        for keep, room, relaxation in relaxations
-        if _level_matters(items, keep, limits.most_time, relaxation)
+        _enumerate(items, joint, level, layers, corners)
+        for level in levels
+        if _level_matters(items, level, corners)
     ]
     if not found:
         return np.zeros((0, 2), dtype=np.int64), np.zeros((0, len(items.time)), dtype=np.int64)
@@ -193,6 +206,23 @@ def stage_frontier(
     counts = np.concatenate([counts for _, counts in found])
     best = pareto_rows(points)
     return points[best], counts[best]
+
+
+def _levels(
+    items: Items, joint: IntArray, usable: IntArray, layers: int, capacity: int
+) -> list[Level]:
+    """All transient levels at which the layers fit, with their relaxations."""
+    scored = [
+        Items((_SCORES - a) * items.time + a * joint, items.tail, items.memory, items.transient)
+        for a in range(_SCORES + 1)
+    ]
+    levels = []
+    for keep, room in transient_levels(items, usable, capacity):
+        relaxations = [relax(score, keep, layers, room) for score in scored]
+        if all(relaxation is not None for relaxation in relaxations):
+            known = tuple(relaxation for relaxation in relaxations if relaxation is not None)
+            levels.append(Level(keep, room, known))
+    return levels
 
 
 def _cheapest_alone(
@@ -215,78 +245,74 @@ def _without_idle_savings(items: Items, usable: IntArray, layers: int, capacity:
     return np.sort(best) if heaviest <= capacity else usable
 
 
-def _limits(
-    items: Items,
-    layers: int,
-    window: Window,
-    relaxations: list[tuple[IntArray, int, Relaxation]],
-) -> Limits:
-    """Limits from the contents near the relaxations."""
-    known = [round_up(items, relaxation, layers, room) for _, room, relaxation in relaxations]
-    if not known:
-        return Limits(-1, -1, -1)
-    time, tail = min(known)
-    joint = window.joint(time, tail) - 1
-    by_joint = (joint - window.tail_weight * window.free_tail) // window.time_weight
-    return Limits(
-        time=min(time, window.most_time),
-        most_time=min(window.most_time, max(time, by_joint)),
-        joint=joint,
-    )
+def _corners(items: Items, layers: int, window: Window, levels: list[Level]) -> IntArray:
+    """[corners, 2] largest (time, joint value) of contents that no known content can replace.
+
+    Known are contents near the relaxations. In the order of rising time and falling joint value, a
+    wanted content is no slower than the first, or, for some known one, at least as fast as the next
+    and of a smaller joint value.
+    """
+    known = set()
+    for level in levels:
+        for relaxation in level.relaxations:
+            time, tail = round_up(items, relaxation, layers, level.room)
+            known.add((time, window.joint(time, tail)))
+    stairs: list[tuple[int, int]] = []
+    for time, joint in sorted(known):
+        if not stairs or joint < stairs[-1][1]:
+            stairs.append((time, joint))
+    if not stairs:
+        return np.zeros((0, 2), dtype=np.int64)
+    corners = [(min(stairs[0][0], window.most_time), _UNLIMITED_JOINT)]
+    ends = [time for time, _ in stairs[1:]] + [window.most_time]
+    for (_, joint), end in zip(stairs, ends, strict=True):
+        by_joint = (joint - 1 - window.tail_weight * window.free_tail) // window.time_weight
+        corners.append((min(end, window.most_time, by_joint), joint - 1))
+    return np.array(corners, dtype=np.int64)
 
 
-def _gap(limit: int, relaxation: Relaxation) -> int:
-    """Reduced costs, in 1/1024 ticks, that a content with time <= limit may add up to."""
-    return (limit - relaxation.value + 1) * _FINE
+def _inside(values: IntArray, limits: IntArray) -> npt.NDArray[np.bool_]:
+    """[n] whether the values [n, w] are within all limits of some corner [corners, w]."""
+    within = values[:, None, :] <= limits[None, :, :]
+    return np.asarray(np.any(np.all(within, axis=2), axis=1))
 
 
-def _level_matters(items: Items, usable: IntArray, limit: int, relaxation: Relaxation) -> bool:
-    """Whether a content in the window can have the largest transient of this level.
+def _level_matters(items: Items, level: Level, corners: IntArray) -> bool:
+    """Whether a wanted content can have the largest transient of this level.
 
     Contents with smaller transients are found at their own level, where there is more room.
     """
-    largest = usable[items.transient[usable] == items.transient[usable].max()]
-    cheapest = int(relaxation.reduced[largest].min())
-    return relaxation.value <= limit and cheapest <= _gap(limit, relaxation)
+    transient = items.transient[level.usable]
+    largest = level.usable[transient == transient.max()]
+    return bool(_inside(level.reduced[largest], level.gaps(corners)).any())
 
 
 def _enumerate(
-    items: Items,
-    joint: IntArray,
-    usable: IntArray,
-    layers: int,
-    room: int,
-    limits: Limits,
-    relaxation: Relaxation,
+    items: Items, joint: IntArray, level: Level, layers: int, corners: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """All contents within the limits, dominated ones dropped where they would be many."""
-    gap, small_gap = _gap(limits.most_time, relaxation), _gap(limits.time, relaxation)
-    extra = joint - joint[usable].min()  # [K] joint value above the least possible
-    joint_gap = limits.joint - layers * int(joint[usable].min())
-    basis = [relaxation.fast] if relaxation.slow is None else [relaxation.slow, relaxation.fast]
-    reduced = relaxation.reduced
-    others = [
-        int(k)
-        for k in usable
-        if k not in basis
-        and (reduced[k] <= small_gap or (reduced[k] <= gap and extra[k] <= joint_gap))
-    ]
+    """All contents within the corners, dominated ones dropped where they would be many."""
+    gaps, every = level.gaps(corners), level.reduced
+    first = level.relaxations[0]
+    reduced, gap = first.reduced, int(gaps[:, 0].max())
+    basis = [first.fast] if first.slow is None else [first.slow, first.fast]
+    others = [int(k) for k in level.usable[_inside(every[level.usable], gaps)] if k not in basis]
     others.sort(key=lambda k: -int(reduced[k]))
+    lightest = int(items.memory[level.usable].min())
     counts: IntArray = np.zeros((1, len(items.time)), dtype=np.int64)
     for k in others:
-        used = counts.sum(axis=1)
         spare = gap - counts @ reduced
-        most = layers - used
+        most = layers - counts.sum(axis=1)
         if reduced[k] > 0:
             most = np.minimum(most, spare // reduced[k])
         counts = _repeat_with(counts, k, most + 1)
-        counts = counts[(counts @ reduced <= small_gap) | (counts @ extra <= joint_gap)]
-        counts = _thin(items, counts, layers, room, int(items.memory[usable].min()))
-    counts = _add_slow(items, counts, layers, room, limits.most_time, relaxation)
-    counts[:, relaxation.fast] += layers - counts.sum(axis=1)
+        counts = counts[_inside(counts @ every, gaps)]
+        counts = _thin(items, counts, layers, level.room, lightest)
+    counts = _add_slow(items, counts, layers, level.room, int(corners[:, 0].max()), first)
+    counts[:, first.fast] += layers - counts.sum(axis=1)
     points = np.stack([counts @ items.time, counts @ items.tail], axis=1)
-    good = (points[:, 0] <= limits.most_time) & (counts @ items.memory <= room)
-    good &= (points[:, 0] <= limits.time) | (counts @ joint <= limits.joint)
+    values = np.stack([points[:, 0], counts @ joint], axis=1)
+    good = _inside(values, corners)
+    good &= counts @ items.memory <= level.room
     return points[good], counts[good]
 
 
