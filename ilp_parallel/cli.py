@@ -53,10 +53,12 @@ def solve(
     model: str, output: str, style: Format | None, cross_check: bool, **words: object
 ) -> None:
     """Prove the optimal plan of MODEL, a preset or a file."""
+    from ilp_parallel.plan_files import require_target
     from ilp_parallel.solving import answer_document
     from ilp_parallel.solving import solve as run
 
     started = _STARTED
+    require_target(output)
     job = complete_job(job_request(model, words))
     options = read_search_options(words)
     with Live(options) as live:
@@ -136,8 +138,13 @@ def predict(
     from ilp_parallel.costs.model import CostModel
     from ilp_parallel.plan_files import plan_document, read_plan
     from ilp_parallel.plan_words import plan_from_words
+    from ilp_parallel.specs.documents import is_path
 
     if words_of_plan is None:
+        if not is_path(plan_or_model):
+            raise InputError(
+                "NO_PLAN", f"{plan_or_model} is no plan file", "give --plan 'pp=8 ...'"
+            )
         plan = read_plan(plan_or_model)
     else:
         plan = plan_from_words(complete_job(job_request(plan_or_model, words)), words_of_plan)

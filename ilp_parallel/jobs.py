@@ -77,7 +77,8 @@ def complete_job(request: JobRequest) -> CompleteJob:
         ),
         optimizer=cast("Optimizer", default("optimizer", request.optimizer, "adam", "--optimizer")),
         attention=cast(
-            "Attention", default("attention", request.attention, "flash", "--attention")
+            "Attention",
+            default("attention", request.attention, _default_attention(cluster), "--attention"),
         ),
         stack=cast("Stack", default("stack", request.stack, "megatron", "--stack")),
     )
@@ -89,6 +90,11 @@ def complete_job(request: JobRequest) -> CompleteJob:
     if request.inter_bandwidth is None:
         assumed.append(f"between nodes {link_text(cluster.inter)}")
     return CompleteJob(model, cluster, job, tuple(assumed))
+
+
+def _default_attention(cluster: ClusterSpec) -> str:
+    """Flash attention, but for Volta, which its kernels (FlashAttention-2) do not support."""
+    return "unfused" if cluster.device.generation == "volta" else "flash"
 
 
 def link_text(link: LinkSpec) -> str:

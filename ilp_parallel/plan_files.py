@@ -151,6 +151,20 @@ def read_certificate(path: str) -> Certificate:
         ) from None
 
 
+def require_target(path: str) -> None:
+    """Refuse an output path that cannot work, before anything long is started.
+
+    Raises
+    ------
+    InputError
+        ``CANNOT_WRITE``.
+    """
+    target = Path(path)
+    if path != "-" and (target.is_dir() or not target.parent.is_dir()):
+        reason = "it is a directory" if target.is_dir() else "no such folder"
+        raise InputError("CANNOT_WRITE", f"{path}: {reason}", "choose another -o")
+
+
 def write_text(path: str, text: str) -> None:
     """Write a file whole or not at all; ``-`` is standard output.
 

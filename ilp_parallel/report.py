@@ -236,7 +236,8 @@ def prediction_text(plan: Plan, prediction: Prediction, style: Style) -> str:
     """Breakdown of a plan: the step, each term's share per stage, memory by part."""
     lines = [
         plan_text(plan),
-        f"step time {prediction.step_time_s:.6f} s · {prediction.tokens_per_s:,.0f} tokens/s · "
+        f"step time {prediction.step_time_s:.6f} s (not rounded up to ticks) · "
+        f"{prediction.tokens_per_s:,.0f} tokens/s · "
         f"{prediction.tokens_per_s_per_device:,.0f} tokens/s/device",
         f"model FLOPs {prediction.model_flops:.4g} per step (6 x matrix parameters + full "
         f"attention), utilisation {100 * prediction.mfu:.1f} %; with recomputation "
