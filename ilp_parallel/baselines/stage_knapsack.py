@@ -194,12 +194,15 @@ def stage_frontier(
     usable = _without_idle_savings(items, usable, layers, capacity)
     joint = window.time_weight * items.time + window.tail_weight * items.tail
     levels = _levels(items, joint, usable, layers, capacity)
-    corners = _corners(items, layers, window, levels)
-    found = [
-        _enumerate(items, joint, level, layers, corners)
-        for level in levels
-        if _level_matters(items, level, corners)
-    ]
+    known = _near_relaxations(items, layers, window, levels)
+    found = []
+    # The most promising level first: what is found there leaves less to look for elsewhere.
+    for level in sorted(levels, key=lambda level: sum(r.value for r in level.relaxations)):
+        corners = _corners(known, window)
+        if _level_matters(items, level, corners):
+            points, counts = _enumerate(items, joint, level, layers, corners)
+            found.append((points, counts))
+            known |= {(time, window.joint(time, tail)) for time, tail in points.tolist()}
     if not found:
         return np.zeros((0, 2), dtype=np.int64), np.zeros((0, len(items.time)), dtype=np.int64)
     points = np.concatenate([points for points, _ in found])
@@ -245,18 +248,25 @@ def _without_idle_savings(items: Items, usable: IntArray, layers: int, capacity:
     return np.sort(best) if heaviest <= capacity else usable
 
 
-def _corners(items: Items, layers: int, window: Window, levels: list[Level]) -> IntArray:
-    """[corners, 2] largest (time, joint value) of contents that no known content can replace.
-
-    Known are contents near the relaxations. In the order of rising time and falling joint value, a
-    wanted content is no slower than the first, or, for some known one, at least as fast as the next
-    and of a smaller joint value.
-    """
+def _near_relaxations(
+    items: Items, layers: int, window: Window, levels: list[Level]
+) -> set[tuple[int, int]]:
+    """(time, joint value) of contents near the relaxations."""
     known = set()
     for level in levels:
         for relaxation in level.relaxations:
             time, tail = round_up(items, relaxation, layers, level.room)
             known.add((time, window.joint(time, tail)))
+    return known
+
+
+def _corners(known: set[tuple[int, int]], window: Window) -> IntArray:
+    """[corners, 2] largest (time, joint value) of contents that no known content can replace.
+
+    In the order of rising time and falling joint value of the known ones, a wanted content is no
+    slower than the first, or, for some known one, at least as fast as the next and of a smaller
+    joint value.
+    """
     stairs: list[tuple[int, int]] = []
     for time, joint in sorted(known):
         if not stairs or joint < stairs[-1][1]:
