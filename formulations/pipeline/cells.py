@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from formulations.pipeline.layout import Layout
+from ilp_parallel.problems.pipeline import PipelineSolution
+
 if TYPE_CHECKING:
     from formulations.pipeline.labels import BoolArray, IntArray
-    from formulations.pipeline.layout import Layout
     from formulations.pipeline.max_terms import MaxTerms
     from ilp_parallel.problems.pipeline import PipelineInstance
     from ilp_parallel.program import ProgramBuilder
@@ -60,6 +62,16 @@ def layer_cells(layout: Layout) -> Cells:
     """A cell for every layer, virtual stage it can reach, and strategy worth considering."""
     places = np.argwhere(layer_windows(layout.instance)).tolist()
     return _cells(layout, [(layer, stage) for layer, stage in places])
+
+
+def decode_layer_cells(instance: PipelineInstance, values: IntArray) -> PipelineSolution:
+    """The solution whose cells, the first columns of a program, are the ones at 1."""
+    cells = layer_cells(Layout(instance))
+    chosen = np.flatnonzero(values[: len(cells.layer)] == 1)
+    return PipelineSolution(
+        tuple(np.bincount(cells.stage[chosen], minlength=instance.virtual_stages).tolist()),
+        tuple(cells.strategy[chosen].tolist()),  # cells are in the order of layers
+    )
 
 
 def stage_cells(layout: Layout) -> Cells:
@@ -138,6 +150,13 @@ class Bounds:
         measures = (fixed + held[:, None] * slowest[None, :]).max(axis=0)
         tail = (instance.fixed_tail_ticks + held * instance.tail_ticks.max()).max()
         return Bounds(np.append(measures, tail))
+
+
+def add_size_rows(builder: ProgramBuilder, layout: Layout, cells: Cells, columns: IntArray) -> None:
+    """``stage_size``: each virtual stage holds as many layers as it may."""
+    low, high = layout.instance.min_layers, layout.instance.max_layers
+    rows = builder.add_rows("stage_size", low.shape, lower=low, upper=high)
+    builder.add_entries(rows[cells.stage], columns, 1)
 
 
 def add_memory_rows(

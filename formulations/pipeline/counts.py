@@ -54,6 +54,7 @@ from formulations.pipeline.cells import (
     Transients,
     add_bottleneck_rows,
     add_memory_rows,
+    add_size_rows,
     add_tail_rows,
     add_transient_columns,
     fixed_ticks,
@@ -96,9 +97,7 @@ def _layers_placed(model: _Model) -> None:
 
 def _stage_size(model: _Model) -> None:
     """(2) Sizes of the virtual stages."""
-    low, high = model.layout.instance.min_layers, model.layout.instance.max_layers
-    rows = model.builder.add_rows("stage_size", low.shape, lower=low, upper=high)
-    model.builder.add_entries(rows[model.cells.stage], model.count, 1)
+    add_size_rows(model.builder, model.layout, model.cells, model.count)
 
 
 def _memory(model: _Model) -> None:

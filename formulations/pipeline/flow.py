@@ -49,22 +49,23 @@ from formulations.pipeline.cells import (
     add_bottleneck_rows,
     add_layer_transient_rows,
     add_memory_rows,
+    add_size_rows,
     add_tail_rows,
     add_transient_columns,
+    decode_layer_cells,
     fixed_ticks,
     free_strategies_only,
     layer_cells,
 )
 from formulations.pipeline.layout import Layout
 from formulations.pipeline.max_terms import MaxTerms, add_max_terms
-from ilp_parallel.problems.pipeline import PipelineSolution
 from ilp_parallel.program import ProgramBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from formulations.pipeline.labels import BoolArray, IntArray
-    from ilp_parallel.problems.pipeline import PipelineInstance
+    from ilp_parallel.problems.pipeline import PipelineInstance, PipelineSolution
     from ilp_parallel.program import Program
 
 
@@ -130,9 +131,7 @@ def _balance(model: _Model, name: str, port_of_arc: IntArray, inner: BoolArray) 
 
 def _stage_size(model: _Model) -> None:
     """(4) Sizes of the virtual stages."""
-    low, high = model.layout.instance.min_layers, model.layout.instance.max_layers
-    rows = model.builder.add_rows("stage_size", low.shape, lower=low, upper=high)
-    model.builder.add_entries(rows[model.cells.stage], model.cell, 1)
+    add_size_rows(model.builder, model.layout, model.cells, model.cell)
 
 
 def _memory(model: _Model) -> None:
@@ -213,12 +212,7 @@ class Flow:
         self, instance: PipelineInstance, values: IntArray, cutoff: int | None = None
     ) -> PipelineSolution:
         """The node of every layer."""
-        cells = layer_cells(Layout(instance))
-        chosen = np.flatnonzero(values[: len(cells.layer)] == 1)
-        return PipelineSolution(
-            tuple(np.bincount(cells.stage[chosen], minlength=instance.virtual_stages).tolist()),
-            tuple(cells.strategy[chosen].tolist()),  # cells are in the order of layers
-        )
+        return decode_layer_cells(instance, values)
 
 
 def _ports(layout: Layout, cells: Cells) -> _Ports:
