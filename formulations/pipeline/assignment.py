@@ -72,10 +72,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from formulations.pipeline.cells import (
-    Bounds,
     Cells,
     Transients,
     add_bottleneck_rows,
+    add_free_max_terms,
     add_layer_transient_rows,
     add_memory_rows,
     add_size_rows,
@@ -87,13 +87,13 @@ from formulations.pipeline.cells import (
     layer_cells,
 )
 from formulations.pipeline.layout import Layout
-from formulations.pipeline.max_terms import MaxTerms, add_max_terms
 from ilp_parallel.program import ProgramBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from formulations.pipeline.labels import IntArray
+    from formulations.pipeline.max_terms import MaxTerms
     from ilp_parallel.problems.pipeline import PipelineInstance, PipelineSolution
     from ilp_parallel.program import Program
 
@@ -266,7 +266,6 @@ class Assignment:
         shape = (instance.layers, instance.strategies)
         strategy = builder.add_columns("strategy", shape)
         edges = _add_edges(builder, layout, cells)
-        upper = Bounds.of(layout).upper
         model = _Model(
             builder,
             layout,
@@ -276,7 +275,7 @@ class Assignment:
             cell,
             edges,
             add_transient_columns(builder, cells),
-            add_max_terms(builder, instance, np.zeros_like(upper), upper),
+            add_free_max_terms(builder, layout),
         )
         for add in FAMILIES.values():
             add(model)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from formulations.pipeline.layout import Layout
+from formulations.pipeline.max_terms import add_max_terms
 from ilp_parallel.problems.pipeline import PipelineSolution
 
 if TYPE_CHECKING:
@@ -131,25 +132,19 @@ class Transients:
         builder.add_entries(rows[row], self.column[level], self.step[level])
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Upper bounds ``[D + 1]`` in ticks: each bottleneck, then the largest tail."""
-
-    upper: IntArray
-
-    @staticmethod
-    def of(layout: Layout) -> Bounds:
-        """No device group can take longer than all it may hold at the slowest strategies."""
-        instance = layout.instance
-        held = instance.max_layers.reshape(instance.chunks, instance.stages).sum(axis=0)
-        held = np.minimum(held, instance.layers)
-        slowest = layout.measures.max(axis=(0, 1))
-        if layout.reshard is not None:
-            slowest = slowest + layout.reshard.max(axis=(0, 1))
-        fixed = np.stack([layout.fixed(s).measures for s in range(instance.stages)])
-        measures = (fixed + held[:, None] * slowest[None, :]).max(axis=0)
-        tail = (instance.fixed_tail_ticks + held * instance.tail_ticks.max()).max()
-        return Bounds(np.append(measures, tail))
+def add_free_max_terms(builder: ProgramBuilder, layout: Layout) -> MaxTerms:
+    """``max`` columns from 0 to what a device group can take at the slowest strategies."""
+    instance = layout.instance
+    held = instance.max_layers.reshape(instance.chunks, instance.stages).sum(axis=0)
+    held = np.minimum(held, instance.layers)
+    slowest = layout.measures.max(axis=(0, 1))
+    if layout.reshard is not None:
+        slowest = slowest + layout.reshard.max(axis=(0, 1))
+    fixed = np.stack([layout.fixed(s).measures for s in range(instance.stages)])
+    measures = (fixed + held[:, None] * slowest[None, :]).max(axis=0)
+    tail = (instance.fixed_tail_ticks + held * instance.tail_ticks.max()).max()
+    upper = np.append(measures, tail)
+    return add_max_terms(builder, instance, np.zeros_like(upper), upper)
 
 
 def add_size_rows(builder: ProgramBuilder, layout: Layout, cells: Cells, columns: IntArray) -> None:

@@ -49,10 +49,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from formulations.pipeline.cells import (
-    Bounds,
     Cells,
     Transients,
     add_bottleneck_rows,
+    add_free_max_terms,
     add_memory_rows,
     add_size_rows,
     add_tail_rows,
@@ -62,7 +62,6 @@ from formulations.pipeline.cells import (
     stage_cells,
 )
 from formulations.pipeline.layout import Layout
-from formulations.pipeline.max_terms import MaxTerms, add_max_terms
 from ilp_parallel.problems.pipeline import PipelineSolution
 from ilp_parallel.program import ProgramBuilder
 
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from formulations.pipeline.labels import IntArray
+    from formulations.pipeline.max_terms import MaxTerms
     from ilp_parallel.problems.pipeline import PipelineInstance
     from ilp_parallel.program import Program
 
@@ -167,7 +167,6 @@ class Counts:
         count = builder.add_columns("count", most.shape, upper=most, cost=cells.ticks)
         marked = np.flatnonzero(cells.transient > 0)
         used = builder.add_columns("used", marked.shape)
-        upper = Bounds.of(layout).upper
         model = _Model(
             builder,
             layout,
@@ -176,7 +175,7 @@ class Counts:
             marked,
             used,
             add_transient_columns(builder, cells),
-            add_max_terms(builder, instance, np.zeros_like(upper), upper),
+            add_free_max_terms(builder, layout),
         )
         for add in FAMILIES.values():
             add(model)

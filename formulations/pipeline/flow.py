@@ -43,10 +43,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from formulations.pipeline.cells import (
-    Bounds,
     Cells,
     Transients,
     add_bottleneck_rows,
+    add_free_max_terms,
     add_layer_transient_rows,
     add_memory_rows,
     add_size_rows,
@@ -58,13 +58,13 @@ from formulations.pipeline.cells import (
     layer_cells,
 )
 from formulations.pipeline.layout import Layout
-from formulations.pipeline.max_terms import MaxTerms, add_max_terms
 from ilp_parallel.program import ProgramBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from formulations.pipeline.labels import BoolArray, IntArray
+    from formulations.pipeline.max_terms import MaxTerms
     from ilp_parallel.problems.pipeline import PipelineInstance, PipelineSolution
     from ilp_parallel.program import Program
 
@@ -193,7 +193,6 @@ class Flow:
         cell = builder.add_columns("cell", cells.layer.shape, cost=cells.ticks)
         ports = _ports(layout, cells)
         arcs = _add_arcs(builder, layout, ports)
-        upper = Bounds.of(layout).upper
         model = _Model(
             builder,
             layout,
@@ -202,7 +201,7 @@ class Flow:
             ports,
             arcs,
             add_transient_columns(builder, cells),
-            add_max_terms(builder, instance, np.zeros_like(upper), upper),
+            add_free_max_terms(builder, layout),
         )
         for add in FAMILIES.values():
             add(model)
