@@ -14,10 +14,20 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ilp_parallel.baselines.two_level_dp import two_level_dp
+from ilp_parallel.costs.model import CostModel
+from ilp_parallel.errors import InputError
+from ilp_parallel.instances import InstanceBuilder
 from ilp_parallel.plan_files import read_certificate, read_plan
 from ilp_parallel.planner import solve_configuration
+from ilp_parallel.spaces import get_space
+
+if TYPE_CHECKING:
+    from ilp_parallel.problems.pipeline import PipelineInstance
 
 ROWS = (
     ("gpt3", "mixed", (), 3.0),
@@ -56,7 +66,7 @@ def row(name: str, model: str, space: str, options: tuple[str, ...], goal: float
         file = str(Path(folder, "answer.json"))
         peak_mib = run(["solve", model, "--space", space, *options, "-o", file])
         answer = json.loads(Path(file).read_text())
-        again, menu = winner_again(file), strategies_per_layer(file)
+        instance = winning_instance(file)
     good = (
         answer["status"] == "optimal"
         and answer["proof"] == "exact"
@@ -68,7 +78,7 @@ def row(name: str, model: str, space: str, options: tuple[str, ...], goal: float
     return (
         f"| {name} | {'yes' if good else 'NO'} | {answer['step_time_s']:.6f} "
         f"| {answer['timing']['search_s']:.2f} | {goal:g} | {peak_mib:.0f} | {fates} "
-        f"| {menu} | {again} |"
+        f"| {int(instance.allowed.sum())} | {winner_again(instance)} |"
     )
 
 
@@ -81,30 +91,16 @@ def run(arguments: list[str]) -> float:
     return usage.ru_maxrss / 1024
 
 
-def strategies_per_layer(file: str) -> int:
-    """How many strategies a layer may choose from in the winning configuration."""
-    from ilp_parallel.costs.model import CostModel
-    from ilp_parallel.instances import InstanceBuilder
-    from ilp_parallel.spaces import get_space
-
+def winning_instance(file: str) -> PipelineInstance:
+    """The instance of the winning configuration, built again from the result."""
     plan, certificate = read_plan(file), read_certificate(file)
     costs = CostModel(plan.model, plan.cluster, plan.job)
     builder = InstanceBuilder(costs, get_space(plan.space), certificate.pins)
-    return int(builder.build(plan.configuration).allowed.sum())
+    return builder.build(plan.configuration)
 
 
-def winner_again(file: str) -> str:
+def winner_again(instance: PipelineInstance) -> str:
     """Whether interval and counts on HiGHS and CP-SAT give the value of the dynamic program."""
-    from ilp_parallel.baselines.two_level_dp import two_level_dp
-    from ilp_parallel.costs.model import CostModel
-    from ilp_parallel.errors import InputError
-    from ilp_parallel.instances import InstanceBuilder
-    from ilp_parallel.spaces import get_space
-
-    plan, certificate = read_plan(file), read_certificate(file)
-    costs = CostModel(plan.model, plan.cluster, plan.job)
-    builder = InstanceBuilder(costs, get_space(plan.space), certificate.pins)
-    instance = builder.build(plan.configuration)
     optimum = two_level_dp(instance)
     words = []
     for formulation in ("interval", "counts"):
@@ -123,8 +119,6 @@ def winner_again(file: str) -> str:
 
 def shell_seconds() -> float:
     """Wall time of the plain command, Python's start included."""
-    import time
-
     started = time.perf_counter()
     subprocess.run(
         [sys.executable, "-m", "ilp_parallel", "solve", "gpt3"],
