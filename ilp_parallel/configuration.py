@@ -48,7 +48,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Configuration:
-    """What is global in a plan; ``pipeline * tensor * data`` devices are used."""
+    """What is global in a plan; ``pipeline * tensor * context * data`` devices are used."""
 
     pipeline: int  # p
     tensor: int  # t
@@ -58,17 +58,24 @@ class Configuration:
     chunks: int  # v, virtual stages per device
     sequence_parallel: bool
     schedule: Schedule
+    context: int = 1  # c, ranks that share a sequence
 
     @property
     def devices(self) -> int:
         """Devices used."""
-        return self.pipeline * self.tensor * self.data
+        return self.pipeline * self.tensor * self.context * self.data
+
+    @property
+    def shards(self) -> int:
+        """Ranks that hold the same weights: ZeRO shards over data and context ranks alike."""
+        return self.data * self.context
 
     @property
     def name(self) -> str:
         """Short unique name, for instance ``pp8 tp4 dp32 mbs2 m24 vpp12 sp interleaved``."""
         parts = [
             f"pp{self.pipeline} tp{self.tensor} dp{self.data}",
+            f"cp{self.context}" if self.context > 1 else "",
             f"mbs{self.microbatch} m{self.microbatches}",
             f"vpp{self.chunks}" if self.chunks > 1 else "",
             "sp" if self.sequence_parallel else "",

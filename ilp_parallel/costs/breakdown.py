@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ilp_parallel.configuration import RECOMPUTE_SETS
-from ilp_parallel.costs.states import exposed_traffic
 from ilp_parallel.schedules import in_flight_rows
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class _Stages:
         g = self._configuration = plan.configuration
         self._costs = costs
         self._layer, self._zero = costs.layer_part(g), costs.zero_part(g)
-        self._traffic = exposed_traffic(self._zero, self._layer)
+        self._traffic = costs.exposed_traffic(g)
         self._ends, self._tail = costs.end_work(g), costs.end_tail(g)
         index = {s: k for k, s in enumerate(costs.strategies(g))}
         chosen = [divmod(index[s], len(RECOMPUTE_SETS)) for s in plan.strategies]
@@ -153,7 +152,7 @@ class _Stages:
         incoming = float(np.append(0.0, fixed.cut_s)[group::p].sum())
         microbatch = self._microbatch_terms(group, layers, incoming + outgoing)
         forward = (
-            len(layers) * self._layer.forward.total_s
+            len(layers) * self._layer.forward_s
             + sum(float(self._traffic.forward_s[z, 0]) for z, _ in layers)
             + float(fixed.fixed_forward_s[group::p].sum())
             + outgoing
@@ -175,7 +174,7 @@ class _Stages:
         """FLOPs recomputed in one step on all devices."""
         g, per_set = self._configuration, self._layer.recompute_flops
         layers = [r for chunk in self._virtual for _, r in chunk]
-        return sum(float(per_set[r]) for r in layers) * g.tensor * g.data * g.microbatches
+        return sum(float(per_set[r]) for r in layers) * g.tensor * g.shards * g.microbatches
 
     def _first(self, group: int) -> bool:
         return group == 0
@@ -187,7 +186,9 @@ class _Stages:
         self, group: int, layers: list[tuple[int, int]], sends_s: float
     ) -> tuple[Term, ...]:
         """Forward and backward of one microbatch through the group."""
-        both, traffic, ends = self._layer.forward + self._layer.backward, self._traffic, self._ends
+        layer, traffic, ends = self._layer, self._traffic, self._ends
+        both = layer.forward + layer.backward
+        slack = layer.forward_s + layer.backward_s - both.device_s
         n = len(layers)
         embedding = ends.embedding_forward_s + ends.embedding_backward_s
         head = ends.head_forward_s + ends.head_backward_s
@@ -198,6 +199,8 @@ class _Stages:
             attention=n * both.attention_s,
             memory_bound=n * both.memory_bound_s,
             tensor_traffic=n * both.tensor_traffic_s,
+            context_traffic=n * both.context_traffic_s,
+            host_and_stragglers=n * max(0.0, slack),
             recomputation=sum(float(self._layer.recompute_s[r]) for _, r in layers),
             zero_traffic=zero,
             embedding=embedding if self._first(group) else 0.0,
@@ -217,6 +220,7 @@ class _Stages:
             embedding=tail.embedding_s if self._first(group) else 0.0,
             head=tail.head_s if self._last(group) else 0.0,
             tied_embeddings=tail.tied_s if at_end else 0.0,
+            other=self._costs.machine.rates.step_s,
         )
 
     def _memory_terms(self, group: int, chunks: list[list[tuple[int, int]]]) -> tuple[Term, ...]:
@@ -225,7 +229,8 @@ class _Stages:
         parameters = float(self._costs.shapes(g.tensor).layer_parameters)
         layers = [choice for chunk in chunks for choice in chunk]
         states = [
-            self._costs.states.state(parameters, self._zero.variants[z], g.data) for z, _ in layers
+            self._costs.states.state(parameters, self._zero.variants[z], g.shards)
+            for z, _ in layers
         ]
         held = [sum(float(part.activation_bytes[r]) for _, r in chunk) for chunk in chunks]
         transients = [

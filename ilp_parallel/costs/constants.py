@@ -14,37 +14,6 @@ if TYPE_CHECKING:
     from ilp_parallel.specs.job import Precision, Stack
 
 
-@dataclass(frozen=True, slots=True)
-class Efficiency:
-    """Share of the peak that a device generation reaches (all dimensionless, 0-1)."""
-
-    matmul: float  # of the matrix peak, for a matmul without edge effects
-    flash_forward: float  # of the bf16 matrix peak, counting causal work only
-    flash_backward: float
-    stream: float  # of the memory bandwidth, elementwise kernels
-
-
-EFFICIENCY: dict[str, Efficiency] = {
-    # assumed throughout, compared with no run; FlashAttention-2 does not run on Volta
-    "volta": Efficiency(0.78, 0.40, 0.30, 0.80),
-    # matmul fitted on Korthikanti et al. 2022 (arXiv 2205.05198) table 5, with table 2 of
-    # Narayanan et al. 2021 (arXiv 2104.04473) in view; what stragglers, jitter and kernel gaps
-    # cost there is part of it;
-    # flash: FlashAttention-2 (Dao 2023, arXiv 2307.08691) figures 4-6, A100: up to 73 % forward,
-    # 63 % backward at long sequences; the values here are assumed, a little below
-    "ampere": Efficiency(0.80, 0.62, 0.55, 0.85),
-    # matmul assumed: power-limited large matmuls of 650-750 of 989 TFLOP/s;
-    # flash: FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608): 1.5-2.0x FlashAttention-2's 35 %
-    # (the values here are assumed, within that range and below)
-    "hopper": Efficiency(0.74, 0.58, 0.48, 0.87),
-    "blackwell": Efficiency(0.72, 0.55, 0.45, 0.87),  # assumed, as hopper
-}
-EFFICIENCY_UNKNOWN = Efficiency(0.70, 0.40, 0.35, 0.80)
-"""Assumed for a generation that is not listed."""
-
-FP8_MATMUL_FACTOR = 0.85
-"""Of the bf16 share at fp8: casts and scaling ride along (assumed)."""
-
 TILE_ROWS, TILE_COLUMNS = 128, 256
 """Elements of one output tile of a large matmul, the common CUTLASS choice on Ampere and later
 (NVIDIA, "Matrix Multiplication Background User's Guide")."""
@@ -70,35 +39,35 @@ FLASH_HEAD_DIM_FULL = 128
 FLASH_BACKWARD_FACTOR = 2.5
 """Backward over forward FLOPs of flash attention: five matmuls instead of two (Dao 2023)."""
 
+FLASH_BACKWARD_RATE = 0.85
+"""Rate of flash attention's backward over its forward (Dao 2023, figures 4-6: 0.8-0.9)."""
+
+FLASH1_FACTOR = 0.55
+"""Rate of FlashAttention-1 over FlashAttention-2 (Dao 2023: "around 2x speedup")."""
+
 KERNEL_LAUNCH_S = 3.0e-6
 """Seconds per kernel that no other work hides (assumed)."""
-
-COLLECTIVE_BASE_S = 20.0e-6
-"""Seconds lost per collective beside the latency of its links (assumed): start, skew between the
-ranks, and the slow ramp of messages of tens of megabytes."""
-
-LINK_EFFICIENCY_INTRA = 0.78
-"""Share of the NVLink bandwidth NCCL reaches on large messages: about 230 of 300 GB/s on A100
-(NVIDIA nccl-tests, 8 x A100 bus bandwidth)."""
-
-LINK_EFFICIENCY_INTER = 0.85
-"""Share of the network bandwidth NCCL reaches on large messages (assumed)."""
-
-OVERLAP = 0.9
-"""Share of a collective that may hide behind compute when there is enough of it (assumed)."""
 
 INTERLEAVED_SEND_EXPOSED = 0.3
 """Share of a pipeline send left exposed with interleaving, which overlaps sends with the work of
 other chunks (assumed); without interleaving all of it is exposed."""
 
-STREAM_FACTOR: dict[Stack, float] = {"megatron": 1.0, "torchtitan": 1.1, "deepspeed": 1.6}
-"""Memory traffic of elementwise work over the fused minimum (assumed): hand-fused, compiled,
-eager."""
-
-STORED_GATE_COPIES: dict[Stack, int] = {"megatron": 0, "torchtitan": 0, "deepspeed": 1}
+STORED_GATE_COPIES: dict[Stack, int] = {
+    "megatron": 0,
+    "torchtitan": 0,
+    "deepspeed": 1,
+    "fsdp": 1,
+    "jax": 0,
+}
 """Extra stored copies of the gated product's factor: unfused silu keeps its own output."""
 
-BUCKET_BYTES: dict[Stack, int] = {"megatron": 0, "torchtitan": 0, "deepspeed": 2_000_000_000}
+BUCKET_BYTES: dict[Stack, int] = {
+    "megatron": 0,
+    "torchtitan": 0,
+    "deepspeed": 2_000_000_000,
+    "fsdp": 0,
+    "jax": 0,
+}
 """Communication buckets when data parallel: Megatron-LM communicates in place; DeepSpeed keeps
 reduce and all-gather buckets of 5e8 two-byte elements each (its documented defaults)."""
 

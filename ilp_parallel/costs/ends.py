@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ilp_parallel.costs.constants import OVERLAP
-from ilp_parallel.costs.hardware import exposed_s
-
 if TYPE_CHECKING:
     from ilp_parallel.configuration import Zero
     from ilp_parallel.costs.hardware import Group
@@ -68,9 +65,9 @@ def end_work(layer: LayerCosting) -> EndWork:
     input_s = machine.matmul_s(tokens, hidden, vocab)
     weight_s = machine.matmul_s(hidden, vocab, tokens)
     if parallel:
-        traffic = exposed_s(gather, input_s) + exposed_s(gather, weight_s)
+        traffic = machine.exposed_s(gather, input_s) + machine.exposed_s(gather, weight_s)
     else:
-        traffic = exposed_s(2 * gather, weight_s)
+        traffic = machine.exposed_s(2 * gather, weight_s)
     head_backward = (
         input_s
         + weight_s
@@ -118,7 +115,7 @@ def end_tail(
     copies = tied and pipeline > 1
     return EndTail(
         embedding_s=traffic_s(embedding) + costing.optimizer_s(embedding, zero, ranks),
-        head_s=(1 - OVERLAP) * traffic_s(head) + costing.optimizer_s(head, zero, ranks),
+        head_s=(1 - costing.overlap) * traffic_s(head) + costing.optimizer_s(head, zero, ranks),
         tied_s=ends.all_reduce_s(shapes.output_parameters * recipe.gradient) if copies else 0.0,
         embedding=costing.state(embedding, zero, ranks),
         head=costing.state(head, zero, ranks),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ilp_parallel.costs import constants as c
+from ilp_parallel.costs.profile import rates_of
 from ilp_parallel.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,27 +18,20 @@ MATRIX_PRECISION: dict[Precision, MatrixPrecision] = {"megatron-fp16": "fp16", "
 """Matrix precision of a recipe; bf16 where not named."""
 
 
-def exposed_s(traffic_s: float, hiding_s: float) -> float:
-    """Seconds of traffic that remain visible beside ``hiding_s`` seconds of compute."""
-    return traffic_s - min(c.OVERLAP * traffic_s, max(hiding_s, 0.0))
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
     """Ranks that run a collective: their ring bandwidth per rank and the latency of one pass."""
 
     ranks: int
     bandwidth_bytes_per_s: float
-    latency_s: float
+    latency_s: float  # base included
 
     def gather_s(self, size_bytes: float) -> float:
         """All-gather (or reduce-scatter) of ``size_bytes`` in total over the group."""
         if self.ranks == 1 or size_bytes == 0:
             return 0.0
         share = (self.ranks - 1) / self.ranks
-        return (
-            c.COLLECTIVE_BASE_S + self.latency_s + share * size_bytes / self.bandwidth_bytes_per_s
-        )
+        return self.latency_s + share * size_bytes / self.bandwidth_bytes_per_s
 
     def all_reduce_s(self, size_bytes: float) -> float:
         """All-reduce of ``size_bytes`` per rank: a reduce-scatter and an all-gather."""
@@ -57,23 +52,26 @@ class Machine:
                 f"{device.name} has no {precision} matrix units (it has {known})",
                 f"use another --precision than {job.precision}",
             )
-        efficiency = c.EFFICIENCY.get(device.generation, c.EFFICIENCY_UNKNOWN)
+        rates = self.rates = job.rates or rates_of(device.generation, job.stack)
         half = device.peak_flops.get("bf16") or device.peak_flops.get("fp16") or peak
-        factor = c.FP8_MATMUL_FACTOR if precision == "fp8" else 1.0
         self.peak_flops = peak
-        self.matmul_flops = peak * efficiency.matmul * factor
-        self.batched_flops = half * efficiency.matmul * c.BATCHED_ATTENTION_SHARE
-        self.flash_forward_flops = half * efficiency.flash_forward
-        self.flash_backward_flops = half * efficiency.flash_backward
-        self.stream_bytes_per_s = device.memory_bandwidth_bytes_per_s * efficiency.stream
-        self.stream_factor = c.STREAM_FACTOR[job.stack]
+        self.matmul_flops = peak * (rates.matmul_fp8 if precision == "fp8" else rates.matmul)
+        self.batched_flops = half * rates.matmul * c.BATCHED_ATTENTION_SHARE
+        kernel = c.FLASH1_FACTOR if job.attention == "flash1" else 1.0
+        self.flash_forward_flops = half * rates.attention * kernel
+        self.flash_backward_flops = self.flash_forward_flops * c.FLASH_BACKWARD_RATE
+        self.stream_bytes_per_s = device.memory_bandwidth_bytes_per_s * rates.stream
+        self.stream_factor = rates.stream_factor
+        self.overlap = rates.overlap
         self.matrix_bytes = 1 if precision == "fp8" else 2
         self.lost_tiles = c.HALF_WAVE * device.processors
-        self.intra_bytes_per_s = cluster.intra.bandwidth_bytes_per_s * c.LINK_EFFICIENCY_INTRA
-        self.inter_bytes_per_s = cluster.inter.bandwidth_bytes_per_s * c.LINK_EFFICIENCY_INTER
+        self.intra_bytes_per_s = cluster.intra.bandwidth_bytes_per_s * rates.intra
+        self.inter_bytes_per_s = cluster.inter.bandwidth_bytes_per_s * rates.inter
         self.intra_latency_s = cluster.intra.latency_s
         self.inter_latency_s = cluster.inter.latency_s
         self.devices_per_node = cluster.devices_per_node
+        nodes = cluster.devices / cluster.devices_per_node
+        self.straggling = 1.0 + rates.straggler * max(0.0, math.log2(nodes))
 
     def matmul_s(self, rows: float, columns: float, inner: float) -> float:
         """One ``rows x inner`` by ``inner x columns`` product: compute or operand traffic."""
@@ -88,6 +86,10 @@ class Machine:
         traffic = traffic_bytes * self.stream_factor
         return traffic / self.stream_bytes_per_s + kernels * c.KERNEL_LAUNCH_S
 
+    def exposed_s(self, traffic_s: float, hiding_s: float) -> float:
+        """Seconds of traffic that remain visible beside ``hiding_s`` seconds of compute."""
+        return traffic_s - min(self.overlap * traffic_s, max(hiding_s, 0.0))
+
     def inside_node(self, block: int, devices: int) -> bool:
         """Whether every aligned block of consecutive ranks stays inside one node."""
         node = self.devices_per_node
@@ -98,14 +100,15 @@ class Machine:
 
         A ring that leaves its node uses one network card per member inside the node.
         """
+        base = self.rates.collective_s
         if self.inside_node(ranks * stride, devices):
-            latency = (ranks - 1) * self.intra_latency_s
+            latency = base + (ranks - 1) * self.intra_latency_s
             return Group(ranks, self.intra_bytes_per_s, latency)
         members = max(1, min(ranks, self.devices_per_node // stride))
         nodes = -(-ranks // members)
         bandwidth = self.inter_bytes_per_s * members
         if members > 1:
             bandwidth = min(self.intra_bytes_per_s, bandwidth)
-        hops = (nodes - 1).bit_length()  # tree over the nodes
-        latency = (members - 1) * self.intra_latency_s + hops * self.inter_latency_s
-        return Group(ranks, bandwidth, latency)
+        # a ring passes every rank: no tree shortens an all-gather or a reduce-scatter
+        hops = nodes * ((members - 1) * self.intra_latency_s + self.inter_latency_s)
+        return Group(ranks, bandwidth, base + hops)

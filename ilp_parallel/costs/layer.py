@@ -1,8 +1,6 @@
 """One block on one rank: time by kind of work, and stored activations by operator.
 
-Arrays ``[R]`` run over ``RECOMPUTE_SETS``. Bytes per operator follow Korthikanti et al. 2022
-(arXiv 2205.05198), section 4, generalised to grouped queries, gated MLPs, no dropout and flash
-attention; which tensors a recomputed module drops follows Megatron-LM's ``--recompute-modules``.
+Arrays ``[R]`` run over ``RECOMPUTE_SETS``.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import numpy.typing as npt
 
 from ilp_parallel.configuration import RECOMPUTE_SETS
 from ilp_parallel.costs import constants as c
-from ilp_parallel.costs.hardware import exposed_s
+from ilp_parallel.costs.activations import ActivationCosting, StoredBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +34,8 @@ class Work:
     attention_s: float = 0.0
     memory_bound_s: float = 0.0
     tensor_traffic_s: float = 0.0  # what stays exposed
+    context_traffic_s: float = 0.0  # what stays exposed
+    kernels: float = 0.0  # that the host issues one by one
 
     def __add__(self, other: Work) -> Work:
         return Work(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Work)))
@@ -46,63 +46,23 @@ class Work:
         return self.matmul_s + self.attention_s + self.memory_bound_s
 
     @property
-    def total_s(self) -> float:
-        """Seconds of everything."""
-        return self.compute_s + self.tensor_traffic_s
+    def device_s(self) -> float:
+        """Seconds of everything on the device."""
+        return self.compute_s + self.tensor_traffic_s + self.context_traffic_s
 
-
-@dataclass(frozen=True, slots=True)
-class StoredBytes:
-    """Bytes one block keeps for backward, per microbatch and rank."""
-
-    block_input: float  # what full recomputation keeps
-    norm_inputs: float
-    norm_outputs: float  # inputs of the QKV and of the first MLP matmul
-    qkv: float
-    core_attention: float  # softmax and its dropout, or flash attention's log-sum-exp
-    projection_input: float
-    mlp_hidden: float  # inputs of the activation and of the second MLP matmul
-    dropout_masks: float
-
-    @property
-    def total(self) -> float:
-        """Bytes without any recomputation."""
-        return (
-            self.norm_inputs
-            + self.norm_outputs
-            + self.qkv
-            + self.core_attention
-            + self.projection_input
-            + self.mlp_hidden
-            + self.dropout_masks
-        )
-
-    def dropped(self, module: str) -> float:
-        """Bytes a recomputed module does not keep (and rebuilds in backward)."""
-        if module == "core_attn":
-            return self.core_attention
-        return self.norm_outputs if module == "layernorm" else self.mlp_hidden
-
-    def kept(self, recompute: tuple[str, ...]) -> float:
-        """Bytes kept when these modules are recomputed."""
-        if "full" in recompute:
-            return self.block_input
-        return self.total - sum(self.dropped(module) for module in recompute)
-
-    def rebuilt(self, recompute: tuple[str, ...]) -> float:
-        """Bytes alive at once while one block is recomputed: one half of it at a time."""
-        if "full" in recompute:
-            return self.total
-        inside = max((self.dropped(name) for name in recompute if name != "layernorm"), default=0.0)
-        return inside + (self.norm_outputs / 2 if "layernorm" in recompute else 0.0)
+    def launch_s(self, host_s: float) -> float:
+        """Seconds the device waits for a host that needs ``host_s`` per kernel."""
+        return max(0.0, self.kernels * host_s - self.device_s)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPart:
-    """All of a block that data parallelism and ZeRO do not touch."""
+    """All of a block that data parallelism and ZeRO do not touch. The host's gaps are included."""
 
     forward: Work
     backward: Work  # without recomputation
+    forward_s: float
+    backward_s: float  # without recomputation
     stored: StoredBytes
     recompute_s: FloatArray  # [R]
     recompute_flops: FloatArray  # [R] per rank and microbatch
@@ -112,20 +72,21 @@ class LayerPart:
 
 @dataclass(frozen=True, slots=True)
 class LayerCosting:
-    """Prices one block for a fixed tensor degree, microbatch and sequence parallelism."""
+    """Prices one block for a fixed split of its work: tensor, context, microbatch, sequence."""
 
     model: ModelSpec
     job: JobSpec
     machine: Machine
     shapes: RankShapes
     group: Group  # the tensor-parallel ranks
+    ring: Group  # the context-parallel ranks
     microbatch: int
     sequence_parallel: bool
 
     @property
     def tokens(self) -> int:
-        """Tokens of one microbatch."""
-        return self.microbatch * self.job.sequence_length
+        """Tokens of one microbatch on a rank (context parallelism divides them)."""
+        return -(-self.microbatch * self.job.sequence_length // self.ring.ranks)
 
     @property
     def own_tokens(self) -> float:
@@ -137,60 +98,48 @@ class LayerCosting:
         """Bytes of one hidden-size tensor of the whole microbatch, two bytes an element."""
         return 2.0 * self.tokens * self.model.hidden
 
+    @property
+    def activations(self) -> ActivationCosting:
+        """What the block keeps."""
+        return ActivationCosting(
+            model=self.model,
+            job=self.job,
+            shapes=self.shapes,
+            matrix_bytes=self.machine.matrix_bytes,
+            tokens=self.tokens,
+            own_tokens=self.own_tokens,
+        )
+
     def part(self) -> LayerPart:
         """Everything about the block."""
-        stored = self.stored()
+        costing = self.activations
+        stored, working = costing.stored(), costing.working_bytes()
         attention, mlp, norms = self._attention_half(), self._mlp_half(), self._norms()
-        core = Work(attention_s=self._attention_s()[0])
-        rest = Work(memory_bound_s=self._residual_s()[0])
-        forward = attention + mlp + norms + rest
+        forward = attention + mlp + norms + self._residuals()[0]
+        backward = self._backward()
+        core = self._core_attention()[0]
         modules = {"core_attn": core, "layernorm": norms, "mlp": mlp, "full": forward}
         flops = self._module_flops()
-        working = self._working_bytes()
         return LayerPart(
             forward=forward,
-            backward=self._backward(),
+            backward=backward,
+            forward_s=self._seconds(forward),
+            backward_s=self._seconds(backward),
             stored=stored,
-            recompute_s=_per_set(lambda r: sum(modules[name].total_s for name in r)),
+            recompute_s=_per_set(lambda r: sum(self._seconds(modules[name]) for name in r)),
             recompute_flops=_per_set(lambda r: sum(flops[name] for name in r)),
             activation_bytes=_per_set(stored.kept),
             transient_bytes=_per_set(lambda r: stored.rebuilt(r) + working),
         )
 
-    def stored(self) -> StoredBytes:
-        """Activation bytes by operator."""
-        model, job, shapes = self.model, self.job, self.shapes
-        saved = self.machine.matrix_bytes
-        hidden = model.hidden * self.own_tokens
-        scores = shapes.heads * job.sequence_length * self.tokens
-        context = shapes.query * self.tokens
-        if job.attention == "flash":
-            core = 4.0 * shapes.heads * self.tokens
-            projection_input = context * (2.0 if saved == 2 else 2.0 + saved)
-        else:
-            core = scores * (5.0 if model.dropout else 2.0)
-            projection_input = context * float(saved)
-        gate_copies = c.STORED_GATE_COPIES[job.stack] if model.gated_mlp else 0
-        return StoredBytes(
-            block_input=2.0 * hidden,
-            norm_inputs=4.0 * hidden,
-            norm_outputs=2.0 * saved * hidden,
-            qkv=2.0 * (shapes.query + 2 * shapes.kv) * self.tokens,
-            core_attention=core,
-            projection_input=projection_input,
-            mlp_hidden=self.tokens
-            * (2.0 * shapes.ffn_in + saved * shapes.ffn + 2.0 * gate_copies * shapes.ffn),
-            dropout_masks=2.0 * hidden if model.dropout else 0.0,
-        )
+    def _seconds(self, work: Work) -> float:
+        machine = self.machine
+        return (work.device_s + work.launch_s(machine.rates.host_s)) * machine.straggling
 
-    def _working_bytes(self) -> float:
-        """Largest gradients alive inside one block's backward, and the gathered input."""
-        shapes, job = self.shapes, self.job
-        mlp = 2.0 * self.tokens * (shapes.ffn_in + shapes.ffn)
-        attention = 2.0 * self.tokens * (2 * shapes.query + 2 * shapes.kv)
-        if job.attention == "unfused":
-            attention += 4.0 * shapes.heads * job.sequence_length * self.tokens
-        return max(mlp, attention) + self.hidden_bytes
+    def _stream(self, traffic_bytes: float, kernels: int) -> Work:
+        """Memory-bound kernels."""
+        seconds = self.machine.stream_s(traffic_bytes, kernels)
+        return Work(memory_bound_s=seconds, kernels=kernels)
 
     def _matmuls(self) -> tuple[tuple[float, float], ...]:
         """``(columns, inner)`` of the four matmuls: QKV, projection, MLP in, MLP out."""
@@ -202,87 +151,114 @@ class LayerCosting:
             (hidden, shapes.ffn),
         )
 
-    def _forward_matmul_s(self, columns: float, inner: float) -> float:
-        return self.machine.matmul_s(self.tokens, columns, inner)
+    def _forward_matmuls(self, first: int) -> Work:
+        """The two matmuls of a half, the casts of their inputs, and the half's traffic.
 
-    def _half_traffic_s(self) -> float:
-        """Forward traffic of one half: an all-reduce, or an all-gather and a reduce-scatter."""
-        return self.group.all_reduce_s(self.hidden_bytes)
+        Traffic: an all-reduce, or an all-gather and a reduce-scatter.
+        """
+        pair = self._matmuls()[first : first + 2]
+        seconds = sum(self.machine.matmul_s(self.tokens, *shape) for shape in pair)
+        exposed = self.group.all_reduce_s(self.hidden_bytes)
+        work = Work(matmul_s=seconds, tensor_traffic_s=exposed, kernels=2 + 2 * (exposed > 0))
+        return work + self._casts(sum(inner for _, inner in pair))
+
+    def _casts(self, elements: float) -> Work:
+        """Fp8 copies of the inputs of matmuls, plain and transposed: read 2, write 1 + 1."""
+        if self.machine.matrix_bytes == 2:
+            return Work()
+        return self._stream(4.0 * self.tokens * elements, 2)
 
     def _attention_half(self) -> Work:
-        qkv, projection = self._matmuls()[:2]
-        return Work(
-            matmul_s=self._forward_matmul_s(*qkv) + self._forward_matmul_s(*projection),
-            attention_s=self._attention_s()[0],
-            memory_bound_s=self._rotary_s(),
-            tensor_traffic_s=self._half_traffic_s(),
-        )
+        return self._forward_matmuls(0) + self._core_attention()[0] + self._rotary()
 
     def _mlp_half(self) -> Work:
-        first, second = self._matmuls()[2:]
         moved = 2.0 * self.tokens * (self.shapes.ffn_in + self.shapes.ffn)
-        return Work(
-            matmul_s=self._forward_matmul_s(*first) + self._forward_matmul_s(*second),
-            memory_bound_s=self.machine.stream_s(moved, 1),
-            tensor_traffic_s=self._half_traffic_s(),
-        )
+        return self._forward_matmuls(2) + self._stream(moved, 1)
 
-    def _norms(self) -> Work:
-        """Two norms, each reading and writing a hidden-size tensor."""
-        moved = 2 * 4.0 * self.own_tokens * self.model.hidden
-        return Work(memory_bound_s=self.machine.stream_s(moved, 2))
+    def _norms(self, backward: bool = False) -> Work:
+        """Two norms, each reading and writing a hidden-size tensor.
 
-    def _residual_s(self) -> tuple[float, float]:
-        """Bias, dropout and residual additions, twice: forward and backward seconds."""
+        Eager ones run in fp32, an operation at a time: to fp32 (2 + 4), square (4 + 4), mean (4),
+        scale (4 + 4), back (4 + 2), weight (2 + 2) bytes; about twice that backward.
+        """
+        bytes_each, kernels = (6.0, 2) if backward else (4.0, 2)
+        if self.job.norm_kernel == "eager":
+            bytes_each, kernels = (72.0, 20) if backward else (36.0, 12)
+        return self._stream(2 * bytes_each * self.own_tokens * self.model.hidden, kernels)
+
+    def _residuals(self) -> tuple[Work, Work]:
+        """Bias, dropout and residual additions, twice: forward and backward."""
         hidden = self.own_tokens * self.model.hidden
         mask = 1.0 if self.model.dropout else 0.0
-        forward = self.machine.stream_s(2 * hidden * (6.0 + mask), 2)
-        backward = self.machine.stream_s(2 * hidden * (6.0 + (4.0 + mask) * mask), 2)
-        return forward, backward
+        forward = self._stream(2 * hidden * (6.0 + mask), 2)
+        return forward, self._stream(2 * hidden * (6.0 + (4.0 + mask) * mask), 2)
 
-    def _rotary_s(self) -> float:
+    def _rotary(self) -> Work:
         if self.model.learned_positions:
-            return 0.0
-        moved = 4.0 * self.tokens * (self.shapes.query + self.shapes.kv)
-        return self.machine.stream_s(moved, 1)
+            return Work()
+        return self._stream(4.0 * self.tokens * (self.shapes.query + self.shapes.kv), 1)
 
-    def _attention_s(self) -> tuple[float, float]:
-        """Core attention: forward and backward seconds."""
-        machine, shapes, length = self.machine, self.shapes, self.job.sequence_length
-        full_flops = 4.0 * self.tokens * length * shapes.query
+    def _core_attention(self) -> tuple[Work, Work]:
+        """Core attention: forward and backward, the ring's exposed traffic included."""
+        flash = self.job.attention in ("flash", "flash1")
+        forward, backward = self._flash() if flash else self._scores()
+        keys = 2.0 * 2 * self.shapes.kv * self.tokens * self.ring.ranks  # all keys and values
+        ring = self.ring.gather_s(keys)
+        exposed = self.machine.exposed_s
+        hiding = forward.compute_s, backward.compute_s
+        return (
+            forward + Work(context_traffic_s=exposed(ring, hiding[0])),
+            backward + Work(context_traffic_s=exposed(2 * ring, hiding[1])),
+        )
+
+    def _flash(self) -> tuple[Work, Work]:
+        machine, length = self.machine, self.job.sequence_length
+        share = length / (length + c.FLASH_SEQUENCE_HALF)
+        share *= min(1.0, self.model.head_dim / c.FLASH_HEAD_DIM_FULL) ** 0.25
+        causal = 2.0 * self.tokens * length * self.shapes.query
+        forward = causal / (machine.flash_forward_flops * share)
+        backward = causal * c.FLASH_BACKWARD_FACTOR / (machine.flash_backward_flops * share)
         launch = c.KERNEL_LAUNCH_S
-        if self.job.attention == "flash":
-            share = length / (length + c.FLASH_SEQUENCE_HALF)
-            share *= min(1.0, self.model.head_dim / c.FLASH_HEAD_DIM_FULL) ** 0.25
-            causal = full_flops / 2
-            forward = causal / (machine.flash_forward_flops * share)
-            backward = causal * c.FLASH_BACKWARD_FACTOR / (machine.flash_backward_flops * share)
-            return forward + launch, backward + launch
+        return (
+            Work(attention_s=forward + launch, kernels=1),
+            Work(attention_s=backward + launch, kernels=2),
+        )
+
+    def _scores(self) -> tuple[Work, Work]:
+        """Two matmuls around a softmax, every score written out.
+
+        Bytes a score moves, fused: written, softmax read + write, read by the second matmul: 8;
+        dropout reads and writes once more and writes its mask: 5. Backward: dP written, softmax
+        reads two and writes one, two matmuls read it, one reads P: 14. Eager kernels scale, mask
+        and cast to fp32 and back in between: 18 more, backward 16.
+        """
+        machine, shapes, length = self.machine, self.shapes, self.job.sequence_length
         scores = float(shapes.heads * length * self.tokens)
-        # bytes a score moves: write, softmax read + write, read by the second matmul; dropout
-        # reads and writes once more and writes its mask
+        products = 4.0 * self.tokens * length * shapes.query / machine.batched_flops
         dropout = 5.0 if self.model.dropout else 0.0
-        matmuls = full_flops / machine.batched_flops
-        forward = matmuls + machine.stream_s(scores * (8.0 + dropout), 3)
-        # dP written, softmax backward reads two and writes one, two matmuls read it, one reads P
-        backward = 2 * matmuls + machine.stream_s(scores * (14.0 + dropout), 5)
-        return forward, backward
+        eager = self.job.attention == "eager"
+        forward = machine.stream_s(scores * (8.0 + dropout + 18.0 * eager), 3 + 5 * eager)
+        backward = machine.stream_s(scores * (14.0 + dropout + 16.0 * eager), 5 + 5 * eager)
+        return (
+            Work(attention_s=products + forward, kernels=5 + 5 * eager),
+            Work(attention_s=2 * products + backward, kernels=8 + 5 * eager),
+        )
 
     def _backward(self) -> Work:
         """Backward of the block: both gradients of every matmul, and its traffic."""
         machine, tokens = self.machine, self.tokens
         input_gradients = [machine.matmul_s(tokens, k, n) for n, k in self._matmuls()]
         weight_gradients = [machine.matmul_s(k, n, tokens) for n, k in self._matmuls()]
-        hidden = self.own_tokens * self.model.hidden
-        norms = machine.stream_s(2 * 6.0 * hidden, 2)
         moved = 2.0 * tokens * (2 * self.shapes.ffn_in + self.shapes.ffn)
-        activation = machine.stream_s(moved, 1)
-        return Work(
+        traffic = self._backward_traffic_s(input_gradients, weight_gradients)
+        products = Work(
             matmul_s=sum(input_gradients) + sum(weight_gradients),
-            attention_s=self._attention_s()[1],
-            memory_bound_s=norms + activation + self._residual_s()[1] + self._rotary_s(),
-            tensor_traffic_s=self._backward_traffic_s(input_gradients, weight_gradients),
+            tensor_traffic_s=traffic,
+            kernels=12 + 2 * (traffic > 0),  # each weight gradient is added to its sum
         )
+        casts = self._casts(sum(n for n, _ in self._matmuls()))
+        others = self._norms(backward=True) + self._stream(moved, 1) + self._rotary()
+        return products + casts + others + self._core_attention()[1] + self._residuals()[1]
 
     def _backward_traffic_s(self, input_s: list[float], weight_s: list[float]) -> float:
         """Exposed backward traffic of the two column-parallel and two row-parallel matmuls.
@@ -291,12 +267,12 @@ class LayerCosting:
         regathering the input hides behind the input gradient; gathering the output gradient of a
         row-parallel matmul hides behind nothing (Korthikanti et al. 2022, section 4.2.2).
         """
-        columns = (0, 2)
+        columns, exposed = (0, 2), self.machine.exposed_s
         gather = self.group.gather_s(self.hidden_bytes)
         if not self.sequence_parallel:
-            return sum(exposed_s(2.0 * gather, weight_s[i]) for i in columns)
+            return sum(exposed(2.0 * gather, weight_s[i]) for i in columns)
         return sum(
-            gather + exposed_s(gather, input_s[i]) + exposed_s(gather, weight_s[i]) for i in columns
+            gather + exposed(gather, input_s[i]) + exposed(gather, weight_s[i]) for i in columns
         )
 
     def _module_flops(self) -> dict[str, float]:

@@ -19,7 +19,13 @@ from ilp_parallel.costs.ends import EndTail, EndWork, end_tail, end_work
 from ilp_parallel.costs.hardware import Group, Machine
 from ilp_parallel.costs.layer import FloatArray, LayerCosting, LayerPart
 from ilp_parallel.costs.shapes import RankShapes, rank_shapes
-from ilp_parallel.costs.states import StateCosting, ZeroPart, exposed_traffic, zero_part
+from ilp_parallel.costs.states import (
+    ExposedTraffic,
+    StateCosting,
+    ZeroPart,
+    exposed_traffic,
+    zero_part,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,9 +87,9 @@ class CostModel:
         self.machine = Machine(cluster, job)
         self.states = StateCosting(job, self.machine)
         self._shapes: dict[int, RankShapes] = {}
-        self._tables: dict[tuple[int, int, int, int, bool], LayerTable] = {}
-        self._layers: dict[tuple[int, int, bool], LayerPart] = {}
-        self._ends: dict[tuple[int, int, bool], EndWork] = {}
+        self._tables: dict[tuple[int, int, int, int, int, bool], LayerTable] = {}
+        self._layers: dict[tuple[int, int, int, bool], LayerPart] = {}
+        self._ends: dict[tuple[int, int, int, bool], EndWork] = {}
         self._zeros: dict[tuple[int, int, int], ZeroPart] = {}
         self._tails: dict[tuple[int, int, int], EndTail] = {}
         self._crossings: dict[tuple[int, int, int], FloatArray] = {}
@@ -93,7 +99,7 @@ class CostModel:
 
         Every ZeRO variant with every recomputation set; without data parallelism ``0`` alone.
         """
-        return _ALL if configuration.data > 1 else _REPLICATED
+        return _ALL if configuration.shards > 1 else _REPLICATED
 
     def layer_table(self, configuration: Configuration) -> LayerTable:
         """Price one block under every strategy of ``configuration``.
@@ -102,7 +108,7 @@ class CostModel:
         whose arrays are read-only.
         """
         g = configuration
-        key = (g.tensor, g.data, g.pipeline, g.microbatch, g.sequence_parallel)
+        key = (g.tensor, g.context, g.data, g.pipeline, g.microbatch, g.sequence_parallel)
         table = self._tables.get(key)
         if table is None:
             table = self._tables[key] = self._layer_table(g)
@@ -110,14 +116,14 @@ class CostModel:
 
     def _layer_table(self, configuration: Configuration) -> LayerTable:
         layer, zero = self.layer_part(configuration), self.zero_part(configuration)
-        traffic = exposed_traffic(zero, layer)
-        backward_s = layer.backward.total_s + layer.recompute_s + traffic.backward_s
+        traffic = self.exposed_traffic(configuration)
+        backward_s = layer.backward_s + layer.recompute_s + traffic.backward_s
         once_s = zero.optimizer_s[:, None] + traffic.next_forward_s + traffic.last_backward_s
         transient_bytes = zero.transient_bytes[:, None] + layer.transient_bytes
         shape = transient_bytes.shape
         return LayerTable(
             strategies=self.strategies(configuration),
-            forward_s=_flat(layer.forward.total_s + traffic.forward_s, shape),
+            forward_s=_flat(layer.forward_s + traffic.forward_s, shape),
             backward_s=_flat(backward_s, shape),
             tail_s=_flat(once_s, shape),
             state_bytes=_flat(zero.state_bytes[:, None], shape),
@@ -144,7 +150,7 @@ class CostModel:
         backward[0] += work.embedding_backward_s
         forward[-1] += work.head_forward_s
         backward[-1] += work.head_backward_s
-        once = np.zeros(p)
+        once = np.full(p, self.machine.rates.step_s)
         once[0] += tail.embedding_s
         once[-1] += tail.head_s
         if p > 1:
@@ -177,7 +183,8 @@ class CostModel:
         """
         if self.job.reserve_bytes is not None:
             return self.job.reserve_bytes, 0, 0
-        degrees = (configuration.pipeline, configuration.tensor, configuration.data)
+        g = configuration
+        degrees = (g.pipeline, g.tensor, g.context, g.data)
         communicators = sum(degree > 1 for degree in degrees) * c.COMMUNICATOR_BYTES
         fragmentation = int(c.FRAGMENTATION_SHARE * self.cluster.device.memory_bytes)
         return c.CONTEXT_BYTES, communicators, fragmentation
@@ -188,13 +195,13 @@ class CostModel:
 
     def buffer_bytes(self, configuration: Configuration) -> float:
         """Communication buckets, and one boundary tensor each way between stages."""
-        buckets = c.BUCKET_BYTES[self.job.stack] if configuration.data > 1 else 0
+        buckets = c.BUCKET_BYTES[self.job.stack] if configuration.shards > 1 else 0
         boundary = self.end_work(configuration).boundary_bytes
         return buckets + (2.0 * boundary if configuration.pipeline > 1 else 0.0)
 
     def layer_part(self, configuration: Configuration) -> LayerPart:
         """A block's time and activations, whatever ZeRO does."""
-        key = (configuration.tensor, configuration.microbatch, configuration.sequence_parallel)
+        key = _block_key(configuration)
         part = self._layers.get(key)
         if part is None:
             part = self._layers[key] = self._costing(configuration).part()
@@ -202,7 +209,7 @@ class CostModel:
 
     def end_work(self, configuration: Configuration) -> EndWork:
         """Embedding and head, per microbatch."""
-        key = (configuration.tensor, configuration.microbatch, configuration.sequence_parallel)
+        key = _block_key(configuration)
         part = self._ends.get(key)
         if part is None:
             part = self._ends[key] = end_work(self._costing(configuration))
@@ -210,7 +217,7 @@ class CostModel:
 
     def zero_part(self, configuration: Configuration) -> ZeroPart:
         """A block's states and ZeRO traffic before overlap."""
-        key = (configuration.tensor, configuration.data, configuration.pipeline)
+        key = (configuration.tensor, configuration.shards, configuration.pipeline)
         part = self._zeros.get(key)
         if part is None:
             parameters = float(self.shapes(configuration.tensor).layer_parameters)
@@ -220,7 +227,7 @@ class CostModel:
 
     def end_tail(self, configuration: Configuration) -> EndTail:
         """Embedding's and head's states and once-per-step time."""
-        key = (configuration.tensor, configuration.data, configuration.pipeline)
+        key = (configuration.tensor, configuration.shards, configuration.pipeline)
         part = self._tails.get(key)
         if part is None:
             inside = self.machine.inside_node(configuration.devices, configuration.devices)
@@ -243,8 +250,13 @@ class CostModel:
         return self._shapes[tensor]
 
     def data_group(self, configuration: Configuration) -> Group:
-        """The data-parallel ranks of a stage: ``d`` of them, ``t`` apart."""
-        return self.machine.group(configuration.data, configuration.tensor, configuration.devices)
+        """The ranks of a stage that hold the same weights: ``c d`` of them, ``t`` apart."""
+        return self.machine.group(configuration.shards, configuration.tensor, configuration.devices)
+
+    def exposed_traffic(self, configuration: Configuration) -> ExposedTraffic:
+        """ZeRO traffic of one block that no compute hides."""
+        layer, zero = self.layer_part(configuration), self.zero_part(configuration)
+        return exposed_traffic(zero, layer, self.machine.overlap)
 
     def _costing(self, configuration: Configuration) -> LayerCosting:
         tensor = configuration.tensor
@@ -254,6 +266,7 @@ class CostModel:
             machine=self.machine,
             shapes=self.shapes(tensor),
             group=self.machine.group(tensor, 1, self.cluster.devices),
+            ring=self.machine.group(configuration.context, tensor, self.cluster.devices),
             microbatch=configuration.microbatch,
             sequence_parallel=configuration.sequence_parallel and tensor > 1,
         )
@@ -261,14 +274,15 @@ class CostModel:
     def _link(self, inside: bool) -> Group:
         """Two devices, in one node or not."""
         machine = self.machine
+        base = machine.rates.collective_s
         if inside:
-            return Group(2, machine.intra_bytes_per_s, machine.intra_latency_s)
-        return Group(2, machine.inter_bytes_per_s, machine.inter_latency_s)
+            return Group(2, machine.intra_bytes_per_s, base + machine.intra_latency_s)
+        return Group(2, machine.inter_bytes_per_s, base + machine.inter_latency_s)
 
     def _cut_s(self, configuration: Configuration, boundary_bytes: float) -> FloatArray:
         """One-way exposed delay of every cut between virtual stages."""
         p, v = configuration.pipeline, configuration.chunks
-        block = configuration.tensor * configuration.data
+        block = configuration.tensor * configuration.shards
         crosses = self._crossings.get((p, block, v))
         if crosses is None:
             crosses = self._crossings[p, block, v] = self._crossing(p, block, v)
@@ -286,6 +300,12 @@ class CostModel:
         leaves[-1] = pipeline * block > node
         crossing: FloatArray = np.tile(leaves.astype(np.float64), chunks)[:-1]
         return crossing
+
+
+def _block_key(configuration: Configuration) -> tuple[int, int, int, bool]:
+    """What a block's work depends on."""
+    g = configuration
+    return g.tensor, g.context, g.microbatch, g.sequence_parallel
 
 
 def _flat(values: FloatArray, shape: tuple[int, ...]) -> FloatArray:

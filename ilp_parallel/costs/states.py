@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ilp_parallel.configuration import ZERO_VARIANTS
-from ilp_parallel.costs.constants import MOMENTS, OVERLAP, RECIPES
+from ilp_parallel.costs.constants import MOMENTS, RECIPES
 
 if TYPE_CHECKING:
     from ilp_parallel.configuration import Zero
@@ -38,6 +38,7 @@ class StateCosting:
         self.recipe = RECIPES[job.precision]
         self._optimizer_bytes = self.recipe.master + MOMENTS[job.optimizer] * self.recipe.moment
         self._machine = machine
+        self.overlap = machine.overlap
 
     def state(self, parameters: float, zero: Zero, ranks: int) -> StateBytes:
         """Bytes kept for ``parameters`` of a rank, sharded over ``ranks`` as ``zero`` says."""
@@ -139,14 +140,14 @@ class ExposedTraffic:
     next_forward_s: FloatArray  # [Z, 1] once per step: updated weights
 
 
-def exposed_traffic(zero: ZeroPart, layer: LayerPart) -> ExposedTraffic:
+def exposed_traffic(zero: ZeroPart, layer: LayerPart, overlap: float) -> ExposedTraffic:
     """Hide each block's traffic behind the compute of one block, its own."""
     forward_s = layer.forward.compute_s
     backward_s = layer.backward.compute_s + layer.recompute_s
 
     def exposed(traffic_s: FloatArray, hiding_s: float | FloatArray) -> FloatArray:
         column = traffic_s[:, None]
-        hidden: FloatArray = np.minimum(OVERLAP * column, hiding_s)
+        hidden: FloatArray = np.minimum(overlap * column, hiding_s)
         return column - hidden
 
     return ExposedTraffic(

@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ilp_parallel.specs.rates import Rates  # noqa: TC001 (annotations are read)
+
 Precision = Literal[
     "megatron-fp16", "megatron-bf16", "deepspeed-bf16", "fsdp-fp32-master", "bf16-moments", "fp8"
 ]
 Optimizer = Literal["adam", "sgd-momentum", "sgd"]
-Attention = Literal["flash", "unfused"]
-Stack = Literal["megatron", "deepspeed", "torchtitan"]
+Attention = Literal["flash", "flash1", "unfused", "eager"]
+"""FlashAttention-2 or later; FlashAttention-1; a fused softmax between two matmuls; one kernel per
+tensor operation."""
+NormKernel = Literal["fused", "eager"]
+Stack = Literal["megatron", "deepspeed", "torchtitan", "fsdp", "jax"]
+"""Megatron-LM and what is built on it; DeepSpeed and Megatron-DeepSpeed; compiled PyTorch; eager
+PyTorch FSDP; JAX/XLA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +29,11 @@ class JobSpec:
     precision: Precision = "megatron-bf16"
     optimizer: Optimizer = "adam"
     attention: Attention = "flash"
+    norm_kernel: NormKernel = "fused"
     stack: Stack = "megatron"
     reserve_bytes: int | None = None  # context, communicators, fragmentation; None: modelled
     tick_ns: int = 1000  # one integer tick of time
+    rates: Rates | None = None  # None: those shipped for the device's generation and the stack
 
     @property
     def tokens_per_step(self) -> int:

@@ -86,6 +86,7 @@ def layer(
         machine=machine,
         shapes=rank_shapes(model, tensor),
         group=machine.group(tensor, 1, A100.devices),
+        ring=machine.group(1, tensor, A100.devices),
         microbatch=microbatch,
         sequence_parallel=sequence_parallel,
     )

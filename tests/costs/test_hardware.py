@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ilp_parallel.costs.hardware import Machine, exposed_s
+from ilp_parallel.costs.hardware import Machine
 from ilp_parallel.errors import InputError
 from ilp_parallel.specs.readers import load_cluster
 from tests.costs.cases import A100, JOB
@@ -60,10 +60,10 @@ def test_collectives_move_what_they_must() -> None:
 
 @given(traffic=st.floats(0, 1), hiding=st.floats(-1, 1))
 def test_exposed_traffic_lies_between_a_share_and_all(traffic: float, hiding: float) -> None:
-    exposed = exposed_s(traffic, hiding)
+    exposed = MACHINE.exposed_s(traffic, hiding)
     assert 0 <= exposed <= traffic
     assert exposed >= traffic - max(hiding, 0.0) - 1e-12
-    assert exposed_s(traffic, 1e9) == pytest.approx(0.1 * traffic)
+    assert MACHINE.exposed_s(traffic, 1e9) == pytest.approx((1 - MACHINE.overlap) * traffic)
 
 
 def test_fp8_is_refused_where_there_is_none_and_faster_where_there_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ilp_parallel.configuration import RECOMPUTE_SETS
+from ilp_parallel.specs.job import Stack
 from tests.costs.cases import A100, GPT, JOB, LLAMA, UNFUSED, gpt, layer
 
 FULL = ("full",)
@@ -50,21 +52,21 @@ def test_activations_are_the_published_ones(
     a = t * heads_per_rank
     h = a * head_dim
     job = replace(UNFUSED, sequence_length=s)
-    stored = layer(gpt(2, h, a), job, t, b, sequence_parallel).stored()
+    stored = layer(gpt(2, h, a), job, t, b, sequence_parallel).activations.stored()
     kept = stored.kept({"none": (), "selective": SELECTIVE, "full": FULL}[technique])
     assert kept == korthikanti_bytes(s, b, h, a, t, technique, sequence_parallel)
 
 
 def test_without_parallelism_the_famous_formula() -> None:
     s, h, a = 2048, GPT.hidden, GPT.heads
-    assert layer(GPT, UNFUSED).stored().total == s * h * 34 + 5 * a * s * s
+    assert layer(GPT, UNFUSED).activations.stored().total == s * h * 34 + 5 * a * s * s
 
 
 def test_activations_of_a_gated_grouped_query_block_by_hand() -> None:
     """Per token: two norms in and out, q k v, output, log-sum-exp; gate, up, product."""
     h, q, kv, a, ffn = 4096, 4096, 1024, 32, 14336
     per_token = 2 * (2 * h) + 2 * (2 * h) + 2 * (q + 2 * kv) + 2 * q + 4 * a + 2 * 3 * ffn
-    assert layer(LLAMA).stored().total == 2048 * per_token
+    assert layer(LLAMA).activations.stored().total == 2048 * per_token
 
 
 @pytest.mark.parametrize("model", [GPT, LLAMA])
@@ -77,7 +79,7 @@ def test_recomputing_more_keeps_less_and_takes_longer(model, job) -> None:
                 assert part.activation_bytes[q] < part.activation_bytes[r]
                 assert part.recompute_s[q] > part.recompute_s[r]
     assert part.activation_bytes[-1] == part.activation_bytes.min()
-    assert part.recompute_s[-1] == part.forward.total_s
+    assert part.recompute_s[-1] == part.forward_s
     assert part.recompute_flops[-1] == part.recompute_flops.max()
 
 
@@ -103,7 +105,7 @@ def test_matmul_time_is_never_below_the_peak(model) -> None:
 def test_flash_attention_is_faster_and_its_backward_costs_more() -> None:
     flash, unfused = layer(GPT).part(), layer(GPT, replace(JOB, attention="unfused")).part()
     assert flash.forward.attention_s < unfused.forward.attention_s
-    assert flash.backward.attention_s > 2.5 * flash.forward.attention_s * 0.99
+    assert flash.backward.attention_s > 2.4 * flash.forward.attention_s
     doubled = layer(GPT, replace(JOB, sequence_length=4096)).part()
     assert doubled.forward.attention_s > 3 * flash.forward.attention_s
 
@@ -127,8 +129,8 @@ def test_tensor_parallelism_divides_compute_but_not_for_free() -> None:
 
 def test_all_numbers_are_finite_and_positive() -> None:
     for model in (GPT, LLAMA):
-        for stack in ("megatron", "deepspeed", "torchtitan"):
+        for stack in get_args(Stack):
             part = layer(model, replace(JOB, stack=stack)).part()
             assert np.all(part.activation_bytes > 0)
             assert np.all(np.isfinite(part.transient_bytes))
-            assert part.backward.total_s > part.forward.total_s
+            assert part.backward_s > part.forward_s

@@ -1,0 +1,1 @@
+"""Measured runs: reading them, comparing the cost model with them, fitting its rates to them."""

@@ -1,0 +1,134 @@
+"""What sources leave unsaid, as data: the habits of each model family, device and framework.
+
+A convention stands for something that the whole source shares and its rows do not print; each
+names why it is believed. What may differ between rows is left open (see ``plans.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from ilp_parallel.configuration import Zero
+    from ilp_parallel.specs.job import Attention, NormKernel, Precision, Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Parts of a block that shapes do not tell. ``positions``: learned ones."""
+
+    norm: Literal["layernorm", "rmsnorm"]
+    bias: bool
+    positions: bool
+    tied: bool
+    dropout: bool
+    embedding_norm: bool = False
+
+
+GPT = Family("layernorm", bias=True, positions=True, tied=True, dropout=True)
+"""GPT-3 as in Megatron-LM's pretrain_gpt.py."""
+LLAMA = Family("rmsnorm", bias=False, positions=False, tied=False, dropout=False)
+
+FAMILIES: dict[str, Family] = {
+    # llm-foundry's MPT configurations: ALiBi, no biases, tied embeddings, no dropout
+    "mpt": Family("layernorm", bias=False, positions=False, tied=True, dropout=False),
+    "llama-aleph": LLAMA,
+    # BLOOM's development runs: ALiBi, a norm after the embedding, no dropout
+    "gpt-bigscience": Family(
+        "layernorm", bias=True, positions=False, tied=True, dropout=False, embedding_norm=True
+    ),
+    "gpt-bigscience-v100": GPT,
+    "gpt-megatron-a100": GPT,
+    "gpt-oneflow": GPT,
+    "gpt-vtrain-single": GPT,
+}
+"""By the column ``family``; others go by the model's name."""
+
+NAMED_FAMILIES: tuple[tuple[str, Family], ...] = (
+    ("llama", LLAMA),
+    # Nemotron-4 (arXiv 2402.16819): squared ReLU, no biases, no dropout, untied embeddings
+    ("nemotron", Family("layernorm", bias=False, positions=False, tied=False, dropout=False)),
+    ("gpt", GPT),
+)
+"""By a part of the lower-case model name, in this order."""
+
+DEVICES: dict[tuple[str, int | None], str] = {
+    ("A100", None): "a100-80gb",
+    ("A100", 80): "a100-80gb",
+    ("A100", 40): "a100-40gb",
+    ("H100", None): "h100-80gb",
+    ("H100", 80): "h100-80gb",
+    ("H200", None): "h200-141gb",
+    ("V100", None): "v100-32gb",
+    ("V100", 16): "v100-16gb",
+    ("V100", 32): "v100-32gb",
+    ("B200", None): "b200",
+    ("B300", None): "b300",
+    ("GB200", None): "gb200",
+    ("GB300", None): "gb300",
+}
+"""Our device by the columns ``gpu`` and ``gpu_mem_gb`` (None: any)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """How a framework was run where its rows do not say."""
+
+    stack: Stack
+    zero: Zero  # with data parallelism
+    sequence_parallel: bool  # with tensor parallelism
+    attention: Attention = "flash"
+    norm_kernel: NormKernel = "fused"
+    interleaved: bool = False  # a blank number of chunks may be more than one
+
+
+HABITS: tuple[tuple[str, Habit], ...] = (
+    # NeMo's and Megatron-Bridge's performance recipes: distributed optimizer, sequence parallel
+    ("Megatron-Bridge", Habit("megatron", "1", sequence_parallel=True)),
+    ("NeMo", Habit("megatron", "1", sequence_parallel=True)),
+    # the paper runs ZeRO 1 throughout; it tables sequence parallelism apart
+    ("AA-Scaling", Habit("megatron", "1", sequence_parallel=False)),
+    ("Composer+FSDP", Habit("fsdp", "3-regather", sequence_parallel=False)),
+    ("DeepSpeed ZeRO-3", Habit("deepspeed", "3-regather", False, attention="unfused")),
+    ("Megatron-DeepSpeed", Habit("deepspeed", "0", False, attention="unfused")),
+    # before the distributed optimizer; SC'21 section 5.1 interleaves its end-to-end runs
+    ("Megatron-LM 2021", Habit("megatron", "0", False, attention="unfused", interleaved=True)),
+    ("Megatron-LM 2022", Habit("megatron", "0", False, attention="unfused")),
+    ("Megatron-LM", Habit("megatron", "1", sequence_parallel=True)),
+    ("OneFlow", Habit("megatron", "0", False, attention="unfused")),
+    ("JAX", Habit("jax", "3-regather", sequence_parallel=False)),
+)
+"""By a part of the framework's name, in this order."""
+
+ATTENTION: dict[str, tuple[Attention, NormKernel]] = {
+    "flash": ("flash", "fused"),
+    "flash_attention2 + RMS kernel": ("flash", "fused"),
+    "flash_attention2": ("flash", "eager"),
+    "flash_attentionv1.0.8": ("flash1", "eager"),
+    "fused": ("unfused", "eager"),
+    "torch": ("eager", "eager"),
+}
+"""Attention and norm kernels by the column ``attn_kernel``."""
+
+PRECISIONS: dict[str, Precision] = {
+    "fp16": "megatron-fp16",
+    "bf16": "megatron-bf16",
+    "amp_bf16": "fsdp-fp32-master",
+    "amp_fp8": "fp8",
+    "fp8": "fp8",
+    "fp8-cs": "fp8",
+    "fp8-mx": "fp8",
+    "mxfp8": "fp8",
+}
+"""Recipe by the lower-case column ``precision``."""
+
+NETWORKS_GB_S: dict[str, float] = {
+    "1600Gbps/node RoCE": 25.0,
+    "200Gb/s HDR IB": 25.0,  # one adapter per device, as in every DGX A100
+    "8x200Gb/s HDR IB": 25.0,
+    "4x100Gb/s OPA per node (Jean Zay; not stated in table)": 6.25,
+    "800Gbps/node (config)": 12.5,
+    "100Gb/s IB EDR per node": 1.5625,
+}
+"""Bytes per second (x 1e9) per device and direction by the column ``inter_node_net``."""

@@ -1,0 +1,261 @@
+"""From a measured run to the plans it may have been.
+
+What a row leaves blank is completed in every admissible way: a blank recomputation by none,
+selective and full, a blank number of chunks or microbatch by whatever divides. The completions are
+ordered so that the first is the assumed one: the fastest that the memory model lets fit, for
+published runs are tuned runs. The measured time is never looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ilp_parallel.configuration import Configuration, Strategy
+from ilp_parallel.costs.model import CostModel
+from ilp_parallel.errors import InputError
+from ilp_parallel.measured import conventions as known
+from ilp_parallel.plan import Plan
+from ilp_parallel.specs.job import JobSpec
+from ilp_parallel.specs.model import ModelSpec
+from ilp_parallel.specs.readers import load_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ilp_parallel.configuration import Zero
+    from ilp_parallel.measured.runs import Run
+    from ilp_parallel.specs.cluster import ClusterSpec
+
+
+class NotCoveredError(Exception):
+    """A run that the cost model does not describe; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a row was completed to."""
+
+    recompute: tuple[str, ...]
+    microbatch: int
+    chunks: int
+
+
+def plans_of(run: Run) -> tuple[Plan, ...]:
+    """Every plan the run may have been.
+
+    Raises
+    ------
+    NotCoveredError
+        If the cost model does not describe the run.
+    """
+    _require_covered(run)
+    habit = habit_of(run)
+    model, cluster, job = model_of(run), cluster_of(run), job_of(run, habit)
+    plans = tuple(_plan(run, habit, model, cluster, job, s) for s in _settings(run, habit, model))
+    if not plans:
+        raise NotCoveredError("batch does not divide")
+    return plans
+
+
+def _require_covered(run: Run) -> None:
+    if run.arch_kind != "dense":
+        raise NotCoveredError(f"{run.arch_kind} model")
+    if run.task == "lora":
+        raise NotCoveredError("LoRA")
+    if run.precision is None or run.precision.lower() not in known.PRECISIONS:
+        raise NotCoveredError(f"precision {run.precision}")
+    sizes = (run.layers, run.hidden, run.vocab, run.seq_len, run.n_gpus, run.gbs, run.tp, run.pp)
+    if None in sizes:
+        raise NotCoveredError("shapes or degrees missing")
+
+
+def habit_of(run: Run) -> known.Habit:
+    """How the run's framework was used where its rows do not say."""
+    for name, habit in known.HABITS:
+        if name in run.framework:
+            return habit
+    raise NotCoveredError(f"framework {run.framework}")
+
+
+def model_of(run: Run) -> ModelSpec:
+    """The run's model from its shapes."""
+    family = known.FAMILIES.get(run.family) or next(
+        (family for name, family in known.NAMED_FAMILIES if name in run.model.lower()), None
+    )
+    if family is None:
+        raise NotCoveredError(f"model family {run.family}")
+    assert run.layers and run.hidden and run.vocab and run.seq_len
+    heads = run.heads or max(1, run.hidden // 128)
+    ffn = run.ffn or 4 * run.hidden
+    return ModelSpec(
+        name=run.model,
+        layers=run.layers,
+        hidden=run.hidden,
+        heads=heads,
+        kv_heads=run.kv_heads or heads,
+        head_dim=run.hidden // heads,
+        ffn_hidden=ffn,
+        vocab=run.vocab,
+        gated_mlp=bool(run.gated_mlp),
+        norm=family.norm,
+        activation="silu" if run.gated_mlp else "gelu",
+        qkv_bias=family.bias,
+        projection_bias=family.bias,
+        mlp_bias=family.bias,
+        learned_positions=run.seq_len if family.positions else 0,
+        embedding_norm=family.embedding_norm,
+        tied_embeddings=family.tied,
+        dropout=family.dropout,
+    )
+
+
+def cluster_of(run: Run) -> ClusterSpec:
+    """The devices of the run, with the network its source states or else the usual one."""
+    memory = None if run.gpu_mem_gb is None else int(run.gpu_mem_gb)
+    device = known.DEVICES.get((run.gpu, memory)) or known.DEVICES.get((run.gpu, None))
+    if device is None:
+        raise NotCoveredError(f"device {run.gpu}")
+    assert run.n_gpus is not None
+    cluster = load_cluster(device)
+    node = cluster.devices_per_node
+    if node == 8 and run.gpus_per_node:
+        node = run.gpus_per_node
+    node = max(size for size in range(1, node + 1) if run.n_gpus % size == 0)
+    inter = cluster.inter
+    if run.inter_node_net in known.NETWORKS_GB_S:
+        bandwidth = known.NETWORKS_GB_S[run.inter_node_net] * 1e9
+        inter = replace(inter, bandwidth_bytes_per_s=bandwidth)
+    return replace(
+        cluster,
+        name=f"{device}:{run.n_gpus // node}x{node}",
+        nodes=run.n_gpus // node,
+        devices_per_node=node,
+        inter=inter,
+    )
+
+
+def job_of(run: Run, habit: known.Habit) -> JobSpec:
+    """Batch, kernels, precision and stack of the run."""
+    assert run.gbs and run.seq_len and run.precision
+    attention, norm_kernel = habit.attention, habit.norm_kernel
+    if run.attn_kernel is not None:
+        if run.attn_kernel not in known.ATTENTION:
+            raise NotCoveredError(f"attention kernel {run.attn_kernel}")
+        attention, norm_kernel = known.ATTENTION[run.attn_kernel]
+    return JobSpec(
+        global_batch=run.gbs,
+        sequence_length=run.seq_len,
+        precision=known.PRECISIONS[run.precision.lower()],
+        attention=attention,
+        norm_kernel=norm_kernel,
+        stack=habit.stack,
+    )
+
+
+def _settings(run: Run, habit: known.Habit, model: ModelSpec) -> Iterator[Setting]:
+    """Every admissible completion of what the row leaves blank."""
+    assert run.gbs and run.pp
+    data = _data(run)
+    share = run.gbs // data
+    microbatches = (run.mbs,) if run.mbs else tuple(b for b in (1, 2, 4, 8, 16) if share % b == 0)
+    chunks: tuple[int, ...] = (run.vpp or 1,)
+    if run.vpp is None and habit.interleaved and run.pp > 1:
+        chunks = tuple(v for v in range(1, 9) if model.layers % (run.pp * v) == 0)
+    modules: tuple[tuple[str, ...], ...] = {
+        "none": ((),),
+        "full": (("full",),),
+        "selective": (("core_attn",),),
+        None: ((), ("core_attn",), ("mlp",), ("full",)),
+    }[run.recompute]
+    for b, v, recompute in itertools.product(microbatches, chunks, modules):
+        count = share // b
+        if share % b == 0 and (v == 1 or (run.pp > 1 and count % run.pp == 0)):
+            yield Setting(recompute, b, v)
+
+
+def _data(run: Run) -> int:
+    assert run.n_gpus and run.tp and run.pp
+    replica = run.tp * run.pp * (run.cp or 1)
+    data = run.dp or run.n_gpus // replica
+    if replica * data != run.n_gpus:
+        raise NotCoveredError("degrees do not multiply to the devices")
+    return data
+
+
+def _plan(
+    run: Run,
+    habit: known.Habit,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    job: JobSpec,
+    setting: Setting,
+) -> Plan:
+    assert run.gbs and run.tp and run.pp
+    data, context = _data(run), run.cp or 1
+    parallel = habit.sequence_parallel if run.seq_par is None else run.seq_par
+    strategy = Strategy(_zero(run, habit, data * context), setting.recompute)
+    configuration = Configuration(
+        pipeline=run.pp,
+        tensor=run.tp,
+        data=data,
+        microbatch=setting.microbatch,
+        microbatches=run.gbs // data // setting.microbatch,
+        chunks=setting.chunks,
+        sequence_parallel=parallel and run.tp > 1,
+        schedule="interleaved" if setting.chunks > 1 else "1f1b",
+        context=context,
+    )
+    return Plan(
+        model=model,
+        cluster=cluster,
+        job=job,
+        space="mixed",
+        configuration=configuration,
+        sizes=stage_sizes(model.layers, run.pp * setting.chunks),
+        strategies=(strategy,) * model.layers,
+    )
+
+
+def _zero(run: Run, habit: known.Habit, shards: int) -> Zero:
+    if shards == 1:
+        return "0"
+    if run.zero is None:
+        return habit.zero
+    # FSDP's SHARD_GRAD_OP, printed as stage 2, keeps gathered weights after forward
+    two: Zero = "3-keep" if habit.stack == "fsdp" else "2-scatter"
+    return {0: "0", 1: "1", 2: two, 3: "3-regather"}[run.zero]  # type: ignore[return-value]
+
+
+def stage_sizes(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each virtual stage: equal, or both ends one lighter, or as equal as possible.
+
+    Megatron counts the embedding and the head as a layer each where that divides and the layers
+    alone do not.
+    """
+    if layers % stages and (layers + 2) % stages == 0:
+        size = (layers + 2) // stages
+        return (size - 1, *(size,) * (stages - 2), size - 1)
+    size, more = divmod(layers, stages)
+    return tuple(size + (s < more) for s in range(stages))
+
+
+def predicted(plan: Plan) -> tuple[float, float]:
+    """Step time (s) and memory of the heaviest stage over what is usable."""
+    prediction = CostModel(plan.model, plan.cluster, plan.job).terms(plan)
+    heaviest = max(stage.memory_bytes / stage.usable_bytes for stage in prediction.stages)
+    return prediction.step_time_s, heaviest
+
+
+def ordered(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Plans with the assumed one first: fastest of those that fit, or else the lightest."""
+    if len(plans) == 1:
+        return plans
+    priced = [(predicted(plan), i) for i, plan in enumerate(plans)]
+    fitting = [(time, i) for (time, load), i in priced if load <= 1]
+    first = min(fitting)[1] if fitting else min((load, i) for (_, load), i in priced)[1]
+    return (plans[first], *(plan for i, plan in enumerate(plans) if i != first))
+
+
+__all__ = ["InputError", "NotCoveredError", "ordered", "plans_of", "predicted"]
