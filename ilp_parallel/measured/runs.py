@@ -93,28 +93,12 @@ class Run:
 
 
 _RELEASE = re.compile(r"\bv?\d+(\.\d+)+\b")
-_GIVEN = tuple(
-    [
-        "source_id",
-        "task",
-        "model",
-        "family",
-        "layers",
-        "hidden",
-        "heads",
-        "kv_heads",
-        "ffn",
-        "vocab",
-        "seq_len",
-        "gpu",
-        "gpu_mem_gb",
-        "n_gpus",
-        "gbs",
-        "precision",
-        "attn_kernel",
-    ]
+_GIVEN = (
+    *("source_id", "task", "model", "family", "layers", "hidden", "heads", "kv_heads", "ffn"),
+    *("vocab", "seq_len", "gpu", "gpu_mem_gb", "n_gpus", "gbs", "precision", "attn_kernel"),
 )
-_DECIDED = tuple(["tp", "pp", "dp", "cp", "ep", "vpp", "seq_par", "mbs", "recompute", "zero"])
+_DECIDED = ("tp", "pp", "dp", "cp", "ep", "vpp", "seq_par", "mbs", "recompute", "zero")
+
 MAX_FILE_BYTES = 1 << 26
 """Largest CSV file read (bytes, chosen)."""
 
