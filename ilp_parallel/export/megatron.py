@@ -14,7 +14,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ilp_parallel.configuration import RECOMPUTE_SETS
 from ilp_parallel.errors import InputError
+from ilp_parallel.export.base import (
+    Exporter,
+    ExportFile,
+    Note,
+    Written,
+    by_stage,
+    common_notes,
+    recomputed,
+)
 from ilp_parallel.export.megatron_flags import MegatronExport, MegatronFlags
 from ilp_parallel.export.megatron_layout import write_layout
 from ilp_parallel.export.megatron_rules import validate_megatron
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ilp_parallel.configuration import Zero
+    from ilp_parallel.export.base import Layers
     from ilp_parallel.plan import Plan
     from ilp_parallel.specs.job import Precision
     from ilp_parallel.specs.model import ModelSpec
@@ -77,9 +88,15 @@ def export_megatron(plan: Plan) -> MegatronExport:
     """
     missing = tuple(_not_expressible(plan))
     if missing:
-        raise InputError(
-            "NOT_EXPRESSIBLE_IN_MEGATRON", "; ".join(missing), "solve with --space megatron"
-        )
+        raise InputError("NOT_EXPRESSIBLE_IN_MEGATRON", "; ".join(missing), ADVICE)
+    export = megatron_export(plan)
+    for violation in validate_megatron(export):
+        raise InputError(violation.code, violation.message, "this plan cannot run in Megatron-LM")
+    return export
+
+
+def megatron_export(plan: Plan) -> MegatronExport:
+    """The same for a plan known to be expressible, its rules not checked yet."""
     words = (
         *_parallel_words(plan),
         *_split_words(plan),
@@ -89,34 +106,36 @@ def export_megatron(plan: Plan) -> MegatronExport:
         *_job_words(plan),
     )
     world, per_node = plan.configuration.devices, plan.cluster.devices_per_node
-    export = MegatronExport(
+    return MegatronExport(
         flags=MegatronFlags.from_arguments(words),
         environment=tuple(_environment(plan)),
         nodes=max(1, world // per_node),
         devices_per_node=min(world, per_node),
         generation=plan.cluster.device.generation,
-        warnings=tuple(_warnings(plan)),
+        warnings=tuple(note.text for note in _notes(plan)),
     )
-    for violation in validate_megatron(export):
-        raise InputError(violation.code, violation.message, "this plan cannot run in Megatron-LM")
-    return export
 
 
 def _not_expressible(plan: Plan) -> Iterator[str]:
     """Everything in a plan that Megatron-LM has no option for."""
+    yield from lacks(plan)
+    if _recompute_words(plan) is None:
+        yield "recomputation is not one policy (" + ", ".join(_mixes(plan)) + ")"
+    if plan.job.precision not in _PRECISION:
+        yield f"precision recipe {plan.job.precision}"
+
+
+def lacks(plan: Plan) -> Iterator[str]:
+    """What has no option, recomputation and precision left aside."""
     yield from _model_not_expressible(plan.model)
     zeros = sorted({strategy.zero for strategy in plan.strategies})
     if len(zeros) > 1:
         yield f"ZeRO differs between layers ({', '.join(zeros)})"
     yield from (f"ZeRO {zero}" for zero in zeros if zero not in _ZERO)
-    if _recompute_words(plan) is None:
-        yield "recomputation is not one policy (" + ", ".join(_mixes(plan)) + ")"
     if plan.configuration.schedule == "gpipe":
         yield "GPipe schedule"
     if min(plan.sizes) < 1:
         yield "a virtual stage without layers"
-    if plan.job.precision not in _PRECISION:
-        yield f"precision recipe {plan.job.precision}"
     if plan.job.precision == "bf16-moments" and "0" in zeros:
         yield "bf16 moments without the distributed optimizer (ZeRO 1)"
     world, per_node = plan.configuration.devices, plan.cluster.devices_per_node
@@ -140,6 +159,8 @@ def _parallel_words(plan: Plan) -> Iterator[str]:
     g = plan.configuration
     yield from ("--tensor-model-parallel-size", str(g.tensor))
     yield from ("--pipeline-model-parallel-size", str(g.pipeline))
+    if g.context > 1:
+        yield from ("--context-parallel-size", str(g.context))
     if g.sequence_parallel:
         yield "--sequence-parallel"
     yield from ("--micro-batch-size", str(g.microbatch))
@@ -233,22 +254,67 @@ def _environment(plan: Plan) -> Iterator[tuple[str, str]]:
     blackwell = plan.cluster.device.generation == "blackwell"
     if plan.strategies[0].zero == "3-regather":
         yield "CUDA_DEVICE_MAX_CONNECTIONS", _CUDA_DEFAULT_CONNECTIONS
-    elif plan.configuration.tensor > 1 and not blackwell:
+    elif max(plan.configuration.tensor, plan.configuration.context) > 1 and not blackwell:
         yield "CUDA_DEVICE_MAX_CONNECTIONS", "1"
     yield "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
 
 
-def _warnings(plan: Plan) -> Iterator[str]:
+def _notes(plan: Plan) -> Iterator[Note]:
     """What the options leave open or say differently from the plan."""
-    yield (
+    yield Note(
+        "OPTIONS_TO_ADD",
         f"Add rendezvous, data, tokenizer ({plan.model.vocab} entries), learning-rate and "
-        "checkpoint options."
+        "checkpoint options.",
     )
     if not plan.model.learned_positions:
-        yield "Add --rotary-base and rope scaling if the model does not use Megatron-LM's default."
+        yield Note(
+            "ROTARY_BASE",
+            "Add --rotary-base and rope scaling if the model does not use Megatron-LM's default.",
+        )
     if plan.strategies[0].zero == "2-buffer":
-        yield "ZeRO 2-buffer runs as the distributed optimizer: same memory, same traffic."
+        yield Note(
+            "ZERO_2_BUFFER",
+            "ZeRO 2-buffer runs as the distributed optimizer: same memory, same traffic.",
+        )
     if plan.strategies[0].zero == "3-regather" and plan.configuration.tensor > 1:
-        yield "Megatron-LM advises against Megatron-FSDP with tensor parallelism before Blackwell."
-    if plan.job.stack != "megatron":
-        yield f"Time and memory were predicted for the {plan.job.stack} stack, not for Megatron-LM."
+        yield Note(
+            "FSDP_WITH_TP",
+            "Megatron-LM advises against Megatron-FSDP with tensor parallelism before Blackwell.",
+        )
+    yield from common_notes(plan, "megatron", "Megatron-LM")
+
+
+def recomputations(plan: Plan) -> list[Layers]:
+    """Policies near the plan's: every module set, and blocks at the head of every virtual stage.
+
+    Of many block sizes a selection is given, the smallest that covers every recomputed layer among
+    them.
+    """
+    stages, largest = by_stage(plan), max(plan.sizes)
+    cover = max(
+        (i + 1 for stage in stages for i, modules in enumerate(stage) if modules), default=0
+    )
+    counts = {cover, *range(1, largest, max(1, largest // 24))} - {0, largest}
+    blocks = [
+        tuple(("full",) if i < count else () for size in plan.sizes for i in range(size))
+        for count in sorted(counts)
+    ]
+    policies = [(modules,) * plan.model.layers for modules in RECOMPUTE_SETS] + blocks
+    own = recomputed(plan)
+    return policies if _recompute_words(plan) is None or own in policies else [*policies, own]
+
+
+def precision(plan: Plan) -> Precision:
+    """Recipe that Megatron-LM trains in; fp32 master weights of others are kept beside bf16."""
+    return plan.job.precision if plan.job.precision in _PRECISION else "megatron-bf16"
+
+
+def _write(plan: Plan) -> Written:
+    export = megatron_export(plan)
+    text = export.render()
+    return Written((ExportFile("run.sh", text),), tuple(_notes(plan)), validate_megatron(export))
+
+
+ADVICE = "solve with --space megatron"
+
+EXPORTER = Exporter("megatron", "Megatron-LM", lacks, recomputations, precision, _write, ADVICE)

@@ -31,7 +31,6 @@ _SWITCHES_NOT_READ = (
 """Options that change a plan in ways no Configuration or Strategy can say."""
 
 _SIZES_NOT_READ = (
-    "--context-parallel-size",
     "--expert-model-parallel-size",
     "--num-distributed-optimizer-instances",
 )
@@ -63,7 +62,9 @@ def parse_megatron(
     _refuse_what_is_not_read(flags)
     pipeline = flags.integer("--pipeline-model-parallel-size", 1)
     tensor = flags.integer("--tensor-model-parallel-size", 1)
-    data = _quotient(devices, pipeline * tensor, "devices by tensor times pipeline degree")
+    context = flags.integer("--context-parallel-size", 1)
+    model = pipeline * tensor * context
+    data = _quotient(devices, model, "devices by tensor, pipeline and context degree")
     microbatch = flags.integer("--micro-batch-size")
     batch = flags.integer("--global-batch-size", microbatch * data)
     sizes = stage_sizes(flags)
@@ -77,6 +78,7 @@ def parse_megatron(
         chunks=chunks,
         sequence_parallel=flags.has("--sequence-parallel") and tensor > 1,
         schedule="interleaved" if chunks > 1 else "1f1b",
+        context=context,
     )
     zero = _zero(flags)
     recompute = _recompute(flags, sizes)

@@ -8,23 +8,15 @@ megatron/core/parallel_state.py, ``sch`` megatron/core/pipeline_parallel/schedul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ilp_parallel.configuration import RECOMPUTE_SETS
 from ilp_parallel.errors import InputError
+from ilp_parallel.export.base import Violation
 from ilp_parallel.export.megatron_reader import stage_sizes
 
 if TYPE_CHECKING:
     from ilp_parallel.export.megatron_flags import MegatronExport
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken rule: a stable reason code and the numbers that break it."""
-
-    code: str
-    message: str
 
 
 Rule = Callable[["MegatronExport"], Iterator[Violation]]
@@ -75,10 +67,10 @@ def widths(export: MegatronExport) -> Iterator[Violation]:
 
 
 def world(export: MegatronExport) -> Iterator[Violation]:
-    """World size is a multiple of tensor times pipeline degree (args:432, ps:822)."""
+    """World size is a multiple of tensor, pipeline and context degree (args:432, ps:822)."""
     model = _model_devices(export)
     if export.devices % model:
-        yield Violation("DEVICES_NOT_DIVISIBLE", f"devices={export.devices}, tp*pp={model}")
+        yield Violation("DEVICES_NOT_DIVISIBLE", f"devices={export.devices}, tp*pp*cp={model}")
 
 
 def batch(export: MegatronExport) -> Iterator[Violation]:
@@ -91,8 +83,12 @@ def batch(export: MegatronExport) -> Iterator[Violation]:
 
 
 def sequence(export: MegatronExport) -> Iterator[Violation]:
-    """Positions cover the sequence (args:1354); sequence parallelism (args:1433, mpc:502)."""
+    """Positions cover the sequence (args:1354); context and sequence parallelism divide it.
+
+    Source: args:1337 (twice the context degree), args:1433 and mpc:502 (sequence parallelism).
+    """
     flags = export.flags
+    context = flags.integer("--context-parallel-size", 1)
     tensor = flags.integer("--tensor-model-parallel-size", 1)
     length = flags.integer("--seq-length")
     positions = flags.integer("--max-position-embeddings")
@@ -101,8 +97,12 @@ def sequence(export: MegatronExport) -> Iterator[Violation]:
     if flags.has("--sequence-parallel"):
         if tensor == 1:
             yield Violation("SEQUENCE_PARALLEL_WITHOUT_TP", "tp=1")
-        if length % tensor:
-            yield Violation("SEQUENCE_NOT_DIVISIBLE_BY_TP", f"seq={length}, tp={tensor}")
+        if length % (context * tensor):
+            yield Violation(
+                "SEQUENCE_NOT_DIVISIBLE_BY_TP", f"seq={length}, cp={context}, tp={tensor}"
+            )
+    if context > 1 and length % (2 * context):
+        yield Violation("SEQUENCE_NOT_DIVISIBLE_BY_CP", f"seq={length}, 2*cp={2 * context}")
 
 
 def split(export: MegatronExport) -> Iterator[Violation]:
@@ -114,7 +114,7 @@ def split(export: MegatronExport) -> Iterator[Violation]:
         yield Violation("SEVERAL_SPLIT_MECHANISMS", ", ".join(chunk_ways))
         return
     if ends and flags.integer("--pipeline-model-parallel-size", 1) == 1:
-        yield Violation("FIRST_LAST_WITHOUT_PIPELINE", "pp=1 (Megatron-LM issue 1778)")
+        yield Violation("FIRST_LAST_WITH_PP1", "pp=1 (Megatron-LM issue 1778)")
         return
     try:
         placed = sum(stage_sizes(flags))
@@ -186,16 +186,17 @@ def sharding(export: MegatronExport) -> Iterator[Violation]:
 
 
 def connections(export: MegatronExport) -> Iterator[Violation]:
-    """CUDA_DEVICE_MAX_CONNECTIONS: 1 for tensor parallelism before Blackwell, never 1 with FSDP.
+    """CUDA_DEVICE_MAX_CONNECTIONS: never 1 with FSDP, else 1 with tp or cp before Blackwell.
 
     Source: args:1451-1480 and args:1113-1171.
     """
     value = dict(export.environment).get("CUDA_DEVICE_MAX_CONNECTIONS")
     tensor = export.flags.integer("--tensor-model-parallel-size", 1)
+    context = export.flags.integer("--context-parallel-size", 1)
     if export.flags.has("--use-megatron-fsdp"):
         if value is None or value == "1":
             yield Violation("FSDP_NEEDS_CUDA_CONNECTIONS", f"{value or 'left to the shell'}")
-    elif tensor > 1 and export.generation != "blackwell" and value != "1":
+    elif max(tensor, context) > 1 and export.generation != "blackwell" and value != "1":
         yield Violation("TP_NEEDS_ONE_CUDA_CONNECTION", f"{value or 'left to the shell'}")
 
 
@@ -217,4 +218,5 @@ STAGE_RULES: tuple[Rule, ...] = (interleaving, recomputation)
 def _model_devices(export: MegatronExport) -> int:
     """Devices that hold one copy of the model."""
     tensor = export.flags.integer("--tensor-model-parallel-size", 1)
-    return tensor * export.flags.integer("--pipeline-model-parallel-size", 1)
+    pipeline = export.flags.integer("--pipeline-model-parallel-size", 1)
+    return tensor * pipeline * export.flags.integer("--context-parallel-size", 1)

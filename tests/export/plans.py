@@ -65,6 +65,7 @@ def plan_of(
     microbatch: int = 1,
     microbatches: int = 12,
     sequence_parallel: bool = False,
+    context: int = 1,
     per_node: int = 8,
     generation: str = "ampere",
 ) -> Plan:
@@ -78,6 +79,7 @@ def plan_of(
         chunks=chunks,
         sequence_parallel=sequence_parallel,
         schedule="interleaved" if chunks > 1 else "1f1b",
+        context=context,
     )
     return Plan(
         model=model(sum(sizes)),
@@ -129,6 +131,7 @@ def random_plan(seed: int) -> Plan:
         microbatch=rng.choice((1, 2)),
         microbatches=pipeline * rng.randint(1, 4) if chunks > 1 else rng.randint(1, 20),
         sequence_parallel=tensor > 1 and rng.random() < 0.5,
+        context=rng.choice((1, 1, 2, 4)),
         per_node=1,
         generation=rng.choice(("ampere", "hopper", "blackwell")),
     )

@@ -69,6 +69,12 @@ def test_data_degree_and_microbatches_follow_from_the_world_size() -> None:
     assert sizes == (2, 2, 2, 2)
 
 
+def test_context_ranks_share_the_devices_with_data_ranks() -> None:
+    words = f"{RUN} --context-parallel-size 2".split()
+    configuration, _, _ = parse_megatron(words, devices=32)
+    assert (configuration.context, configuration.data, configuration.microbatches) == (2, 2, 16)
+
+
 @pytest.mark.parametrize(
     ("code", "added"),
     [
@@ -87,7 +93,7 @@ def test_data_degree_and_microbatches_follow_from_the_world_size() -> None:
             "MISSING_MEGATRON_FLAG",
             "--recompute-granularity full --recompute-method block",
         ),
-        ("MEGATRON_FLAG_NOT_READ", "--context-parallel-size 2"),
+        ("MEGATRON_FLAG_NOT_READ", "--expert-model-parallel-size 2"),
         ("MEGATRON_FLAG_NOT_READ", "--num-experts 8"),
         ("MEGATRON_FLAG_NOT_READ", "--recompute-granularity selective --recompute-modules moe"),
         (

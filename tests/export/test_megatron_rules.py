@@ -49,6 +49,9 @@ def test_good_run_keeps_every_rule() -> None:
         ("POSITIONS_FEWER_THAN_TOKENS", "--max-position-embeddings 2047", ""),
         ("SEQUENCE_PARALLEL_WITHOUT_TP", "--tensor-model-parallel-size 1", ""),
         ("SEQUENCE_NOT_DIVISIBLE_BY_TP", "--seq-length 2047", ""),
+        ("SEQUENCE_NOT_DIVISIBLE_BY_TP", "--seq-length 2046 --context-parallel-size 2", ""),
+        ("SEQUENCE_NOT_DIVISIBLE_BY_CP", "--seq-length 2046 --context-parallel-size 2", ""),
+        ("DEVICES_NOT_DIVISIBLE", "--context-parallel-size 8", ""),
         (
             "SEVERAL_SPLIT_MECHANISMS",
             "--num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2",
@@ -60,7 +63,7 @@ def test_good_run_keeps_every_rule() -> None:
             "",
         ),
         (
-            "FIRST_LAST_WITHOUT_PIPELINE",
+            "FIRST_LAST_WITH_PP1",
             "--pipeline-model-parallel-size 1 --decoder-first-pipeline-num-layers 16",
             "",
         ),
