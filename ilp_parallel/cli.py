@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from ilp_parallel import __version__
+from ilp_parallel.cli_exchange import export
+from ilp_parallel.cli_measured import predict, validate
 from ilp_parallel.cli_options import (
+    REJECTED,
     Format,
     Live,
     chosen_style,
     job_options,
     job_request,
+    json_text,
     output_options,
     read_search_options,
     run_options,
     search_options,
+    write_result,
 )
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import complete_job
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
 
 EXIT = {"optimal": 0, "infeasible": 3, "feasible": 4, "unknown": 5}
 """Exit code by status; 1 internal error, 2 bad input, 6 rejected by a check."""
-REJECTED = 6
 
 _STARTED = time.perf_counter()
 
@@ -41,6 +44,10 @@ _STARTED = time.perf_counter()
 @click.version_option(__version__)
 def cli() -> None:
     """Prove optimal parallel training plans for large models."""
+
+
+for _command in (predict, validate):
+    cli.add_command(_command)
 
 
 @cli.command()
@@ -70,12 +77,12 @@ def solve(
         document = answer_document(answer)
         if answer.result.status == "infeasible":
             document["infeasibility"] = _infeasibility(answer)[0]
-        text = _json(document)
+        text = json_text(document)
     else:
         from ilp_parallel.report import answer_text
 
         text = answer_text(answer, style, _after(answer))
-    _write(output, text)
+    write_result(output, text)
     if answer.failed_checks:
         _fail(1, f"INTERNAL: verification failed: {answer.failed_checks[0].name}")
     sys.exit(EXIT[answer.result.status])
@@ -97,7 +104,7 @@ def compare(models: tuple[str, ...], output: str, style: Format | None, **words:
         rows = compare_models(jobs, live.options)
     style = chosen_style(style, output)
     document = {"schema": "ilp_parallel.compare/1", "rows": rows}
-    _write(output, _json(document) if style == "json" else comparison_text(rows, style))
+    write_result(output, json_text(document) if style == "json" else comparison_text(rows, style))
 
 
 @cli.command()
@@ -115,57 +122,7 @@ def bounds(model: str, output: str, style: Format | None, **words: object) -> No
         rungs = ladder(job, live.options)
     style = chosen_style(style, output)
     document = {"schema": "ilp_parallel.bounds/1", "unit": "numerator ticks", "rungs": rungs}
-    _write(output, _json(document) if style == "json" else ladder_text(rungs, style))
-
-
-@cli.command()
-@click.argument("plan_or_model", metavar="PLAN|MODEL")
-@click.option("--plan", "words_of_plan", help='For a MODEL: "pp=8 tp=8 mbs=1 vpp=3 sp=on ...".')
-@job_options
-@output_options
-def predict(
-    plan_or_model: str,
-    words_of_plan: str | None,
-    output: str,
-    style: Format | None,
-    **words: object,
-) -> None:
-    """Break down the step time and memory of a plan.
-
-    PLAN is a file written by solve -o. For a MODEL give --plan with pp, tp, mbs and, where wanted,
-    vpp, sp (on, off), schedule, zero, recompute and stages=12,12,... (default: nearly even).
-    """
-    from ilp_parallel.costs.model import CostModel
-    from ilp_parallel.plan_files import plan_document, read_plan
-    from ilp_parallel.plan_words import plan_from_words
-    from ilp_parallel.specs.documents import is_path
-
-    if words_of_plan is None:
-        if not is_path(plan_or_model):
-            raise InputError(
-                "NO_PLAN", f"{plan_or_model} is no plan file", "give --plan 'pp=8 ...'"
-            )
-        plan = read_plan(plan_or_model)
-    else:
-        plan = plan_from_words(complete_job(job_request(plan_or_model, words)), words_of_plan)
-    prediction = CostModel(plan.model, plan.cluster, plan.job).terms(plan)
-    style = chosen_style(style, output)
-    if style == "json":
-        import msgspec
-
-        document = {
-            "schema": "ilp_parallel.predict/1",
-            "fits": prediction.fits,
-            **cast("dict[str, object]", msgspec.to_builtins(prediction)),
-            "plan": plan_document(plan),
-        }
-        text = _json(document)
-    else:
-        from ilp_parallel.report import prediction_text
-
-        text = prediction_text(plan, prediction, style)
-    _write(output, text)
-    sys.exit(0 if prediction.fits else REJECTED)
+    write_result(output, json_text(document) if style == "json" else ladder_text(rungs, style))
 
 
 @cli.command()
@@ -193,21 +150,13 @@ def verify(file: str, output: str, style: Format | None) -> None:
         verdict = f"REJECTED: {len(failed)} of {len(checks)} checks failed: " + ", ".join(
             failed[:10]
         )
-    _write(output, _json(document) if chosen_style(style, output) == "json" else verdict + "\n")
+    write_result(
+        output, json_text(document) if chosen_style(style, output) == "json" else verdict + "\n"
+    )
     sys.exit(REJECTED if failed else 0)
 
 
-@cli.command()
-@click.argument("file")
-@click.option("--to", "target", type=click.Choice(("megatron",)), required=True)
-@click.option("-o", "output", default="-", metavar="FILE")
-def export(file: str, target: str, output: str) -> None:
-    """Write the plan in FILE as the options of a training framework."""
-    from ilp_parallel.export.megatron import export_megatron
-    from ilp_parallel.plan_files import read_plan
-
-    del target
-    _write(output, export_megatron(read_plan(file)).render().rstrip("\n") + "\n")
+cli.add_command(export)
 
 
 @cli.group()
@@ -235,7 +184,7 @@ def show_formulation(name: str) -> None:
 
     formulation = PIPELINE_CHOICE.get(name) or get_formulation(name)
     module = sys.modules[type(formulation).__module__]
-    _write("-", (module.__doc__ or "").strip() + "\n")
+    write_result("-", (module.__doc__ or "").strip() + "\n")
 
 
 @formulations.command("write-lp")
@@ -256,7 +205,7 @@ def write_lp(name: str, model: str, output: str, **words: object) -> None:
     if result.instance is None:
         raise InputError("NO_PLAN", f"the search is {result.status}", "give more devices or time")
     require_applicable(formulation, result.instance)
-    _write(output, lp_text(formulation.build(result.instance)))
+    write_result(output, lp_text(formulation.build(result.instance)))
 
 
 @cli.command()
@@ -322,9 +271,9 @@ def _listing(
 
     chosen = chosen_style(style, output)
     if chosen == "json":
-        _write(output, _json([dict(zip(header, row, strict=True)) for row in rows]))
+        write_result(output, json_text([dict(zip(header, row, strict=True)) for row in rows]))
     else:
-        _write(output, render(title, header, rows, chosen))
+        write_result(output, render(title, header, rows, chosen))
 
 
 def _cross_check(answer: Answer) -> None:
@@ -361,24 +310,6 @@ def _infeasibility(answer: Answer) -> tuple[dict[str, object], str]:
     from ilp_parallel.explaining import explain_infeasible
 
     return explain_infeasible(answer.job, answer.options)
-
-
-def _json(document: object) -> str:
-    """JSON with a line per top-level entry: readable, and short for a long certificate."""
-
-    def compact(value: object) -> str:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False)
-
-    if not isinstance(document, dict):
-        return compact(document) + "\n"
-    entries = ",\n".join(f" {compact(key)}: {compact(value)}" for key, value in document.items())
-    return f"{{\n{entries}\n}}\n"
-
-
-def _write(output: str, text: str) -> None:
-    from ilp_parallel.plan_files import write_text
-
-    write_text(output, text)
 
 
 def _fail(code: int, line: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
@@ -17,8 +18,17 @@ from ilp_parallel.jobs import JobRequest
 if TYPE_CHECKING:
     from ilp_parallel.planner import SearchOptions, SearchProgress
 
+REJECTED = 6
+"""Exit code where a check rejects what it was given, for instance a plan that does not fit."""
+
 Format = Literal["table", "json", "md"]
 Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def profile_option(command: Command) -> Command:
+    """Rates other than the shipped ones."""
+    text = "Rates of devices and software, as calibrate writes them."
+    return click.option("--profile", metavar="FILE", help=text)(command)
 
 
 def job_options(command: Command) -> Command:
@@ -30,8 +40,10 @@ def job_options(command: Command) -> Command:
             click.option("--seq", "sequence", type=int, help="Tokens per sequence."),
             click.option("--precision", help="Precision recipe, e.g. megatron-bf16."),
             click.option("--optimizer", help="adam, sgd-momentum or sgd."),
-            click.option("--attention", help="flash or unfused."),
-            click.option("--stack", help="Software: megatron, deepspeed or torchtitan."),
+            click.option("--attention", help="flash, flash1, unfused or eager."),
+            click.option("--norm-kernel", type=click.Choice(("fused", "eager")), help="fused."),
+            click.option("--stack", help="megatron, deepspeed, torchtitan, fsdp or jax."),
+            profile_option,
             click.option("--intra-bw", "intra_bandwidth", help="Inside a node, e.g. 300GB/s."),
             click.option("--inter-bw", "inter_bandwidth", help="Between nodes, e.g. 25GB/s."),
             click.option("--reserve-gib", type=float, help="Memory of a device no plan may use."),
@@ -125,6 +137,25 @@ def read_search_options(words: dict[str, object]) -> SearchOptions:
         seed=cast("int", words["seed"]),
         threads=cast("int", words["threads"]),
     )
+
+
+def json_text(document: object) -> str:
+    """JSON with a line per top-level entry: readable, and short for a long certificate."""
+
+    def compact(value: object) -> str:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+
+    if not isinstance(document, dict):
+        return compact(document) + "\n"
+    entries = ",\n".join(f" {compact(key)}: {compact(value)}" for key, value in document.items())
+    return f"{{\n{entries}\n}}\n"
+
+
+def write_result(output: str, text: str) -> None:
+    """Write the result to a file or, for ``-``, to standard output."""
+    from ilp_parallel.plan_files import write_text
+
+    write_text(output, text)
 
 
 def chosen_style(style: Format | None, output: str) -> Format:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
+from ilp_parallel.costs.profile import read_profile
 from ilp_parallel.errors import InputError
-from ilp_parallel.specs.job import Attention, JobSpec, Optimizer, Precision, Stack
+from ilp_parallel.specs.documents import shown
+from ilp_parallel.specs.job import Attention, JobSpec, NormKernel, Optimizer, Precision, Stack
 from ilp_parallel.specs.overrides import reserve_bytes, with_links
 from ilp_parallel.specs.readers import load_cluster, load_model
 from ilp_parallel.specs.validate import check_job, default_precision
 
 if TYPE_CHECKING:
+    from ilp_parallel.costs.profile import Profile
     from ilp_parallel.specs.cluster import ClusterSpec, LinkSpec
     from ilp_parallel.specs.model import ModelSpec
+    from ilp_parallel.specs.rates import Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,9 @@ class JobRequest:
     precision: str | None = None
     optimizer: str | None = None
     attention: str | None = None
+    norm_kernel: str | None = None
     stack: str | None = None
+    profile: str | None = None  # path or -
     intra_bandwidth: str | None = None
     inter_bandwidth: str | None = None
     reserve_gib: float | None = None
@@ -80,16 +86,39 @@ def complete_job(request: JobRequest) -> CompleteJob:
             "Attention",
             default("attention", request.attention, _default_attention(cluster), "--attention"),
         ),
+        norm_kernel=cast(
+            "NormKernel", default("norm kernel", request.norm_kernel, "fused", "--norm-kernel")
+        ),
         stack=cast("Stack", default("stack", request.stack, "megatron", "--stack")),
     )
     if request.reserve_gib is not None:
         job = replace(job, reserve_bytes=reserve_bytes(cluster, request.reserve_gib))
     check_job(model, cluster, job)
+    if request.profile is not None:
+        profile = read_profile(request.profile)
+        job = replace(job, rates=profile_rates(profile, cluster, job.stack))
     if request.intra_bandwidth is None:
         assumed.append(f"inside a node {link_text(cluster.intra)}")
     if request.inter_bandwidth is None:
         assumed.append(f"between nodes {link_text(cluster.inter)}")
     return CompleteJob(model, cluster, job, tuple(assumed))
+
+
+def profile_rates(profile: Profile, cluster: ClusterSpec, stack: str) -> Rates:
+    """The rates that a profile has for the devices of a cluster under a stack.
+
+    Raises
+    ------
+    InputError
+        ``STACK_NOT_IN_PROFILE``.
+    """
+    if stack not in profile.stacks:
+        raise InputError(
+            "STACK_NOT_IN_PROFILE",
+            f"profile {shown(profile.name)} has no rates of stack {stack}",
+            f"add them, or use one of {', '.join(map(shown, profile.stacks)) or '(it has none)'}",
+        )
+    return profile.rates(cluster.device.generation, stack)
 
 
 def _default_attention(cluster: ClusterSpec) -> str:

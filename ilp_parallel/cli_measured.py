@@ -1,0 +1,119 @@
+"""Verbs about the cost model: what it predicts for a plan, and how well it meets measured runs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from ilp_parallel.cli_options import (
+    REJECTED,
+    Format,
+    chosen_style,
+    job_options,
+    job_request,
+    json_text,
+    output_options,
+    profile_option,
+    write_result,
+)
+from ilp_parallel.errors import InputError
+from ilp_parallel.jobs import complete_job, profile_rates
+
+if TYPE_CHECKING:
+    from ilp_parallel.plan import Plan
+
+
+@click.command()
+@click.argument("plan_or_model", metavar="PLAN|MODEL")
+@click.option("--plan", "words_of_plan", help='For a MODEL: "pp=8 tp=8 mbs=1 vpp=3 sp=on ...".')
+@job_options
+@output_options
+def predict(
+    plan_or_model: str,
+    words_of_plan: str | None,
+    output: str,
+    style: Format | None,
+    **words: object,
+) -> None:
+    """Break down the step time and memory of a plan.
+
+    PLAN is a file written by solve -o; of the options of a job it takes --profile only. For a MODEL
+    give --plan with pp, tp, mbs and, where wanted, vpp, sp (on, off), schedule, zero, recompute and
+    stages=12,12,... (default: nearly even).
+    """
+    from ilp_parallel.costs.model import CostModel
+    from ilp_parallel.predicting import prediction_document
+
+    if words_of_plan is None:
+        plan = _plan_of_file(plan_or_model, words)
+    else:
+        from ilp_parallel.plan_words import plan_from_words
+
+        plan = plan_from_words(complete_job(job_request(plan_or_model, words)), words_of_plan)
+    prediction = CostModel(plan.model, plan.cluster, plan.job).terms(plan)
+    style = chosen_style(style, output)
+    if style == "json":
+        text = json_text(prediction_document(plan, prediction))
+    else:
+        from ilp_parallel.report import prediction_text
+
+        text = prediction_text(plan, prediction, style)
+    write_result(output, text)
+    sys.exit(0 if prediction.fits else REJECTED)
+
+
+def _plan_of_file(path: str, words: dict[str, object]) -> Plan:
+    """The plan in a file, under the rates of a profile where one is given."""
+    from ilp_parallel.costs.profile import read_profile
+    from ilp_parallel.plan_files import read_plan
+    from ilp_parallel.specs.documents import is_path
+
+    if not is_path(path):
+        raise InputError("NO_PLAN", f"{path} is no plan file", "give --plan 'pp=8 ...'")
+    others = [name for name, value in words.items() if name != "profile" and value is not None]
+    if others:
+        raise InputError("PLAN_HAS_ITS_JOB", f"{others[0]} given too", "leave it out")
+    plan, profile = read_plan(path), cast("str | None", words["profile"])
+    if profile is None:
+        return plan
+    rates = profile_rates(read_profile(profile), plan.cluster, plan.job.stack)
+    return replace(plan, job=replace(plan.job, rates=rates))
+
+
+@click.command()
+@click.argument("folder")
+@profile_option
+@click.option("--plot", metavar="FILE", help="Draw predicted against measured: .svg or .png.")
+@output_options
+def validate(
+    folder: str, profile: str | None, plot: str | None, output: str, style: Format | None
+) -> None:
+    """Compare the cost model with the measured runs in FOLDER.
+
+    FOLDER holds any number of CSV files, one row a run; files without the columns of a run are
+    passed over.
+    """
+    from ilp_parallel.costs.profile import read_profile
+    from ilp_parallel.measured.scatter import require_plot_target, write_scatter
+    from ilp_parallel.measured.validation_report import (
+        validate_folder,
+        validation_document,
+        validation_text,
+    )
+    from ilp_parallel.plan_files import require_target
+
+    require_target(output)
+    if plot is not None:
+        require_plot_target(plot)
+    result = validate_folder(folder, None if profile is None else read_profile(profile))
+    if plot is not None:
+        write_scatter(plot, result.validation.timed)
+    style = chosen_style(style, output)
+    if style == "json":
+        text = json_text(validation_document(result))
+    else:
+        text = validation_text(result, style)
+    write_result(output, text)
