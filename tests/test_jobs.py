@@ -35,6 +35,7 @@ def test_what_is_given_is_not_assumed() -> None:
             precision="deepspeed-bf16",
             optimizer="sgd",
             attention="unfused",
+            norm_kernel="eager",
             stack="deepspeed",
             intra_bandwidth="200GB/s",
             inter_bandwidth="400Gb/s",
@@ -49,7 +50,7 @@ def test_what_is_given_is_not_assumed() -> None:
     spec = job.job
     assert (spec.global_batch, spec.sequence_length) == (64, 4096)
     assert (spec.precision, spec.optimizer) == ("deepspeed-bf16", "sgd")
-    assert (spec.attention, spec.stack) == ("unfused", "deepspeed")
+    assert (spec.attention, spec.norm_kernel, spec.stack) == ("unfused", "eager", "deepspeed")
     assert spec.reserve_bytes == 5 * 2**29
 
 
