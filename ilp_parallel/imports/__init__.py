@@ -1,0 +1,1 @@
+"""What users already have, read into one record: runs of training frameworks and of planners."""
