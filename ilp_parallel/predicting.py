@@ -21,10 +21,11 @@ SCHEMA = "ilp_parallel.predict/1"
 
 FLOP_CONVENTION = (
     "model FLOPs: 6 x matrix parameters (output matrix included, input embedding not) x tokens "
-    "+ 12 x layers x query width x sequence x tokens, attention in full although it is causal; "
-    "hardware FLOPs: these and what is recomputed (not what flash attention recomputes inside)"
+    "+ 12 x layers x query width x sequence x tokens, attention in full although it is causal",
+    "hardware FLOPs: these and what is recomputed (not what flash attention recomputes inside)",
+    "MFU, HFU: shares of the dense matrix peak of the precision recipe",
 )
-"""What is counted, in words. MFU and HFU are shares of the dense matrix peak."""
+"""What is counted, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def prediction_document(plan: Plan, prediction: Prediction) -> dict[str, object]
         },
         "fits": prediction.fits,
         **cast("dict[str, object]", msgspec.to_builtins(prediction)),
-        "flop_convention": FLOP_CONVENTION,
+        "flop_convention": "; ".join(FLOP_CONVENTION),
         "peak_flops_per_s_per_device": rates.peak_flops,
         "model_flops_per_s_per_device": rates.model_flops,
         "hardware_flops_per_s_per_device": rates.hardware_flops,

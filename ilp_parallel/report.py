@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ilp_parallel.jobs import link_text
+from ilp_parallel.predicting import FLOP_CONVENTION, step_shares, throughput
 from ilp_parallel.solving import SUPERSET
 from ilp_parallel.spaces import NOT_SEARCHED
 
@@ -133,7 +134,7 @@ def plan_text(plan: Plan) -> str:
         f"pipeline {g.pipeline}",
         f"tensor {g.tensor}" + (" + sequence parallel" if g.sequence_parallel else ""),
         f"data {g.data}",
-        "context 1, expert 1 (expert tensor 1)",
+        f"context {g.context}, expert 1 (expert tensor 1)",
         f"microbatch {g.microbatch} x {g.microbatches}",
         g.schedule + (f", {g.chunks} chunks per device" if g.chunks > 1 else ""),
     ]
@@ -233,25 +234,44 @@ def proof_text(answer: Answer) -> str:
 
 
 def prediction_text(plan: Plan, prediction: Prediction, style: Style) -> str:
-    """Breakdown of a plan: the step, each term's share per stage, memory by part."""
+    """Breakdown of a plan: the step, where its time goes, each stage's terms, memory by part."""
+    rates = throughput(plan, prediction)
+    per_device = f"{prediction.tokens_per_s_per_device:,.0f} tokens/s/device"
     lines = [
         plan_text(plan),
         f"step time {prediction.step_time_s:.6f} s (not rounded up to ticks) · "
-        f"{prediction.tokens_per_s:,.0f} tokens/s · "
-        f"{prediction.tokens_per_s_per_device:,.0f} tokens/s/device",
-        f"model FLOPs {prediction.model_flops:.4g} per step (6 x matrix parameters + full "
-        f"attention), utilisation {100 * prediction.mfu:.1f} %; with recomputation "
-        f"{prediction.hardware_flops:.4g}, {100 * prediction.hfu:.1f} %",
+        f"{prediction.tokens_per_s:,.0f} tokens/s · {per_device}",
+        f"per device: model {rates.model_flops / 1e12:.1f} TFLOP/s, MFU "
+        f"{100 * prediction.mfu:.1f} % · hardware {rates.hardware_flops / 1e12:.1f} TFLOP/s, HFU "
+        f"{100 * prediction.hfu:.1f} % · dense peak {rates.peak_flops / 1e12:.0f} TFLOP/s",
+        *FLOP_CONVENTION,
         f"fits: {'yes' if prediction.fits else 'NO'}",
     ]
     tables = [
+        _shares_table(plan, prediction, style),
         _terms_table("per microbatch (ms)", prediction, "microbatch_terms", 1e3, style),
         _terms_table("once per step (ms)", prediction, "step_terms", 1e3, style),
-        _terms_table("memory (GiB)", prediction, "memory_terms", 1 / _GIB, style),
+        stages_table(plan, prediction, style),
+        _terms_table("peak memory (GiB)", prediction, "memory_terms", 1 / _GIB, style),
     ]
     reserve = ", ".join(f"{t.name} {t.value / _GIB:.2f}" for t in prediction.reserve_terms)
     usable = prediction.stages[0].usable_bytes / _GIB
-    return "\n".join(lines) + "\n\n" + "\n".join(tables) + f"\nusable {usable:.2f} GiB; {reserve}\n"
+    return (
+        "\n".join(lines)
+        + "\n\n"
+        + "\n".join(tables)
+        + f"usable {usable:.2f} GiB; on each device beside it: {reserve}\n"
+    )
+
+
+def _shares_table(plan: Plan, prediction: Prediction, style: Style) -> str:
+    """Parts of the step, the largest first; together they are the step."""
+    shares = step_shares(plan.configuration, prediction)
+    ranked = sorted((s for s in shares if s.seconds), key=lambda s: -s.seconds)
+    rows: list[tuple[str, ...]] = []
+    rows += [(s.term, s.part, f"{1e3 * s.seconds:.2f}", f"{100 * s.share:.1f} %") for s in ranked]
+    rows.append(("step", "", f"{1e3 * prediction.step_time_s:.2f}", "100.0 %"))
+    return render("where the time goes", ("term", "part", "ms", "share"), rows, style)
 
 
 def _terms_table(title: str, prediction: Prediction, kind: str, scale: float, style: Style) -> str:

@@ -31,13 +31,27 @@ if TYPE_CHECKING:
 LARGE = 7e9
 """Parameters from which a model counts as large (chosen)."""
 
-SIZE_LIMITS = {
-    **{"layers": 10**4, "hidden": 1 << 20, "heads": 1 << 16, "kv_heads": 1 << 16, "ffn": 1 << 22},
-    **{"vocab": 1 << 24, "seq_len": 1 << 30, "gpu_mem_gb": 1 << 14, "gpus_per_node": 1 << 16},
-    **{"n_gpus": 1 << 24, "gbs": 1 << 30, "mbs": 1 << 30, "vpp": 10**4},
-    **{"tp": 1 << 24, "pp": 1 << 24, "dp": 1 << 24, "cp": 1 << 24, "step_time_canon_s": 10**7},
+SIZE_LIMITS: dict[str, tuple[float, float]] = {
+    "layers": (1, 1 << 12),
+    "hidden": (1, 1 << 20),
+    "heads": (1, 1 << 16),
+    "kv_heads": (1, 1 << 16),
+    "ffn": (1, 1 << 22),
+    "vocab": (1, 1 << 24),
+    "seq_len": (1, 1 << 30),
+    "gpu_mem_gb": (1, 1 << 14),
+    "gpus_per_node": (1, 1 << 16),
+    "n_gpus": (1, 1 << 24),
+    "tp": (1, 1 << 24),
+    "pp": (1, 1 << 24),
+    "dp": (1, 1 << 24),
+    "cp": (1, 1 << 24),
+    "vpp": (1, 1 << 8),
+    "mbs": (1, 1 << 30),
+    "gbs": (1, 1 << 30),
+    "step_time_canon_s": (1e-6, 1e7),
 }
-"""Largest value of a row's numbers (chosen far above anything run); the least is above zero."""
+"""Least and largest value of a row's numbers (chosen far beyond anything run)."""
 
 RECOMPUTATIONS = (None, "none", "selective", "full")
 
@@ -170,10 +184,12 @@ def _completions(run: Run, profile: Profile | None) -> tuple[Plan, ...]:
 
 def _require_in_range(run: Run) -> None:
     """No number of a row may be absurd: what follows divides by them and counts up to them."""
-    for name, largest in SIZE_LIMITS.items():
+    for name, (least, largest) in SIZE_LIMITS.items():
         value = getattr(run, name)
-        if value is not None and not 0 < value <= largest:  # true for NaN
+        if value is not None and not least <= value <= largest:  # true for NaN
             raise NotCoveredError(f"{name} out of range")
+    if run.layers is not None and (run.pp or 1) * (run.vpp or 1) > run.layers + 2:
+        raise NotCoveredError("more stages than layers, embedding and head")
     if run.zero not in (None, 0, 1, 2, 3):
         raise NotCoveredError("ZeRO stage unknown")
     if run.recompute not in RECOMPUTATIONS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from ilp_parallel.specs.documents import shown
 if TYPE_CHECKING:
     from ilp_parallel.costs.profile import Profile
     from ilp_parallel.measured.comparison import Errors
+    from ilp_parallel.measured.runs import Run
     from ilp_parallel.measured.validation import Source, Validation
     from ilp_parallel.report import Style
 
@@ -43,17 +45,29 @@ def validate_folder(folder: str, profile: Profile | None) -> FolderValidation:
     Raises
     ------
     InputError
-        If there is no such folder, nothing in it, or a file that cannot be read.
+        ``NOT_A_FOLDER``, ``NO_RUNS``, ``UNREADABLE_RUNS``, or ``BAD_RUN`` with file and line.
     """
-    runs = read_runs(folder)
+    runs, hashes = _read(folder)
     if not runs:
-        raise InputError("NO_RUNS", f"no runs in {shown(folder)}", "give a folder of CSV files")
+        raise InputError(
+            "NO_RUNS",
+            f"no file of {shown(folder)} has rows with the columns of a run",
+            "give a folder of CSV files that do",
+        )
     used = profile or default_profile()
-    files = sorted(path for path in Path(folder).rglob("*.csv"))
-    digest = hashlib.sha256(msgspec.json.encode(profile_document(used), order="sorted"))
-    for path in files:
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return FolderValidation(validate(runs, profile), used.name, digest.hexdigest(), len(files))
+    digest = hashlib.sha256(msgspec.json.encode([profile_document(used), hashes], order="sorted"))
+    return FolderValidation(validate(runs, profile), used.name, digest.hexdigest(), len(hashes))
+
+
+def _read(folder: str) -> tuple[tuple[Run, ...], list[str]]:
+    """The runs of a folder, and the SHA-256 of each of its files."""
+    try:
+        runs = read_runs(folder)
+        contents = [path.read_bytes() for path in sorted(Path(folder).rglob("*.csv"))]
+    except (OSError, ValueError, csv.Error) as error:
+        reason = f"{shown(folder)}: {shown(error)}"
+        raise InputError("UNREADABLE_RUNS", reason, "give CSV files in UTF-8") from None
+    return runs, [hashlib.sha256(content).hexdigest() for content in contents]
 
 
 def validation_document(result: FolderValidation) -> dict[str, object]:
