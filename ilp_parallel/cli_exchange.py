@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 FRAMEWORKS = (
     "megatron",
     "megatron-bridge",
+    "torchtitan",
+    "torchtitan-toml",
+    "deepspeed",
+    "accelerate",
+    "colossalai",
+    "galvatron",
 )
 """Names of ``ilp_parallel.export.registry.EXPORTERS``, written out so that help needs no import."""
 

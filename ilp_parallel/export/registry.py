@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ilp_parallel.errors import InputError
-from ilp_parallel.export import bridge, megatron
+from ilp_parallel.export import (
+    accelerate,
+    bridge,
+    colossalai,
+    deepspeed,
+    galvatron,
+    megatron,
+    torchtitan,
+)
 from ilp_parallel.export.base import Export
 from ilp_parallel.export.nearest import nearest
 
@@ -18,6 +26,12 @@ EXPORTERS: dict[str, Exporter] = {
     for exporter in (
         megatron.EXPORTER,
         bridge.EXPORTER,
+        torchtitan.RECIPE,
+        torchtitan.TOML,
+        deepspeed.EXPORTER,
+        accelerate.EXPORTER,
+        colossalai.EXPORTER,
+        galvatron.EXPORTER,
     )
 }
 """Frameworks that plans are exported to."""

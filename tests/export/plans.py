@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
@@ -12,6 +13,11 @@ from ilp_parallel.plan import Plan
 from ilp_parallel.specs.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from ilp_parallel.specs.job import JobSpec
 from ilp_parallel.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from ilp_parallel.configuration import Zero
+    from ilp_parallel.problems.pipeline import Schedule
+    from ilp_parallel.specs.job import Precision
 
 SELECTIVE = (("core_attn",), ("layernorm",), ("mlp",), ("core_attn", "layernorm", "mlp"))
 
@@ -136,6 +142,74 @@ def random_plan(seed: int) -> Plan:
         generation=rng.choice(("ampere", "hopper", "blackwell")),
     )
     return replace(plan, model=random_model(rng, sum(sizes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a framework's plans are drawn from."""
+
+    zeros: tuple[Zero, ...]
+    pipelines: tuple[int, ...] = (1, 2, 3, 4)
+    chunks: tuple[int, ...] = (1,)
+    schedules: tuple[Schedule, ...] = ("1f1b",)
+    contexts: tuple[int, ...] = (1,)
+    parallel: tuple[bool, ...] = (False, True)
+    even_chunks: bool = False
+    recompute: str = "all"  # all, per-layer, or per-stage
+    uniform_zero: bool = True
+    precision: Precision = "fsdp-fp32-master"
+
+
+def random_plan_in(words: Words, seed: int) -> Plan:
+    """A plan that a framework with these words can express."""
+    rng = random.Random(seed)
+    pipeline = rng.choice(words.pipelines)
+    chunks = rng.choice(words.chunks) if pipeline > 1 else 1
+    sizes = random_sizes(rng, pipeline, chunks)
+    if chunks > 1 and words.even_chunks:
+        sizes = (rng.randint(1, 4),) * (pipeline * chunks)
+    recompute: list[tuple[str, ...]]
+    if words.recompute == "per-layer":
+        recompute = [rng.choice(((), ("full",))) for _ in range(sum(sizes))]
+    elif words.recompute == "per-stage" and pipeline > 1:
+        counts = [rng.randint(0, size) for size in sizes]
+        pairs = zip(sizes, counts, strict=True)
+        recompute = [("full",) if i < n else () for size, n in pairs for i in range(size)]
+    else:
+        recompute = [rng.choice(((), ("full",)))] * sum(sizes)
+    zeros = [rng.choice(words.zeros)] * sum(sizes)
+    if not words.uniform_zero:
+        zeros = [rng.choice((zeros[0], "3-regather")) for _ in zeros]
+    tensor = rng.choice((1, 2, 4))
+    data = rng.choice((1, 2, 4))
+    context = rng.choice(words.contexts)
+    if "0" in words.zeros and data * context == 1:
+        zeros = ["0"] * sum(sizes)
+    rounds = pipeline * rng.randint(1, 4)
+    plan = plan_of(
+        sizes,
+        tuple(Strategy(z, modules) for z, modules in zip(zeros, recompute, strict=True)),
+        pipeline=pipeline,
+        tensor=tensor,
+        data=data,
+        microbatch=rng.choice((1, 2)),
+        microbatches=rounds,
+        sequence_parallel=tensor > 1 and rng.choice(words.parallel),
+        context=context,
+        per_node=1,
+    )
+    schedule = rng.choice(words.schedules) if chunks == 1 and pipeline > 1 else None
+    configuration = plan.configuration
+    if schedule is not None:
+        configuration = replace(configuration, schedule=schedule)
+    shapes = replace(plan.model, kv_heads=8, tied_embeddings=False)
+    job = replace(plan.job, precision=words.precision)
+    return replace(plan, configuration=configuration, model=shapes, job=job)
+
+
+def plans_in(words: Words) -> st.SearchStrategy[Plan]:
+    """Hypothesis strategy of the plans above."""
+    return st.integers(0, 2**32 - 1).map(lambda seed: random_plan_in(words, seed))
 
 
 def random_model(rng: random.Random, layers: int) -> ModelSpec:
