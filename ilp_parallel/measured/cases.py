@@ -53,8 +53,6 @@ SIZE_LIMITS: dict[str, tuple[float, float]] = {
 }
 """Least and largest value of a row's numbers (chosen far beyond anything run)."""
 
-RECOMPUTATIONS = (None, "none", "selective", "full")
-
 OUT_OF_MEMORY = ("OOM", "OOM_or_crash")
 
 
@@ -170,6 +168,9 @@ def _completions(run: Run, profile: Profile | None) -> tuple[Plan, ...]:
     """The run's plans, the assumed one first, under the rates of the profile."""
     plans = plans_of(run)
     model, cluster, job = plans[0].model, plans[0].cluster, plans[0].job
+    for g in (plan.configuration for plan in plans):
+        if g.microbatch * g.microbatches * g.data != job.global_batch:
+            raise NotCoveredError("batch does not divide")
     try:
         check_model(model)
         check_cluster(cluster)
@@ -179,7 +180,7 @@ def _completions(run: Run, profile: Profile | None) -> tuple[Plan, ...]:
     if profile is not None:
         job = replace(job, rates=profile_rates(profile, cluster, job.stack))
         plans = tuple(replace(plan, job=job) for plan in plans)
-    return ordered(plans)
+    return ordered(run, plans)
 
 
 def _require_in_range(run: Run) -> None:
@@ -192,5 +193,3 @@ def _require_in_range(run: Run) -> None:
         raise NotCoveredError("more stages than layers, embedding and head")
     if run.zero not in (None, 0, 1, 2, 3):
         raise NotCoveredError("ZeRO stage unknown")
-    if run.recompute not in RECOMPUTATIONS:
-        raise NotCoveredError("recomputation unknown")

@@ -56,10 +56,12 @@ def write_scatter(path: str, timed: Sequence[PricedCase]) -> None:
     Raises
     ------
     InputError
-        ``CANNOT_WRITE``.
+        ``NOTHING_TO_PLOT`` or ``CANNOT_WRITE``.
     """
     import matplotlib
 
+    if not timed:
+        raise InputError("NOTHING_TO_PLOT", "no timed run that the model describes", "drop --plot")
     figure, target = draw_scatter(timed), Path(path)
     kind = target.suffix.lower()[1:]
     try:

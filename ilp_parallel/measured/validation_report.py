@@ -13,6 +13,7 @@ import msgspec
 
 from ilp_parallel.costs.profile import default_profile, profile_document
 from ilp_parallel.errors import InputError
+from ilp_parallel.measured.comparison import APART
 from ilp_parallel.measured.runs import read_runs
 from ilp_parallel.measured.validation import GROUP_CASES, MACRO_CASES, validate
 from ilp_parallel.report import render
@@ -105,7 +106,9 @@ def validation_document(result: FolderValidation) -> dict[str, object]:
 def validation_text(result: FolderValidation, style: Style) -> str:
     """The tables of ``validate``."""
     found = result.validation
-    parts = [_errors_table(found, style), _choices_table(found, style), _totals(result)]
+    parts = [_totals(result)]
+    if found.sources:
+        parts = [_errors_table(found, style), _choices_table(found, style), *parts]
     if found.not_covered:
         parts.append(_not_covered_table(found, style))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
@@ -144,8 +147,8 @@ def _errors_table(found: Validation, style: Style) -> str:
 
 def _choices_table(found: Validation, style: Style) -> str:
     header = (
-        *("source", "groups", "Kendall", "regret", "p90", "mean", "random", "rule p90"),
-        *("OOM", "rule OOM", "known p90", "known rule"),
+        *("source", "groups", "tau", "regret", "p90", "mean", "random", "rule p90"),
+        *("OOM", "rule OOM", "known", "known rule"),
     )
     rows = [
         (
@@ -170,13 +173,18 @@ def _choices_table(found: Validation, style: Style) -> str:
     table = render("choosing among the plans of one job: order and regret (%)", header, rows, style)
     return table + _lines(
         f"groups: at least {GROUP_CASES} timed plans for equal model, devices, batch and kernels",
-        "Kendall: median over groups, pairs measured within 5 % of each other left out",
+        f"tau: Kendall's, median over groups; pairs measured within {APART:.0%} are left out",
         "regret (median), p90, mean: time of the plan that the model picks over the best, less 1",
         "random: expected regret of a random pick among what ran, mean over groups",
         "rule: least recomputation, then tp x pp, then tp, then largest microbatch; rule and model",
         "  pick among what the model believes to fit",
         "OOM: groups where that pick ran out of memory, which no regret counts",
-        "known: the model, and the rule, were only what ran to choose from",
+        "known, known rule: p90 of model and rule, were only what ran to choose from",
+        *(
+            f"{shown(s.id)}: in {s.none_fit} groups the model believes nothing to fit"
+            for s in found.sources
+            if s.none_fit
+        ),
     )
 
 

@@ -126,7 +126,7 @@ def test_repeats_count_once_and_older_releases_not_at_all() -> None:
 
 def test_blank_cells_give_an_interval_and_the_time_does_not_choose() -> None:
     blank = {"recompute": "", "mbs": ""}
-    plans = ordered(plans_of(run_of(**blank)))
+    plans = ordered(run_of(**blank), plans_of(run_of(**blank)))
     prices = [predicted(plan) for plan in plans]
     assert len({time for time, _ in prices}) > 3
     assert prices[0][0] == min(time for time, load in prices if load <= 1)
