@@ -6,6 +6,7 @@ megatron/core/transformer/transformer_config.py.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ilp_parallel.configuration import RECOMPUTE_SETS, Configuration, Strategy, Zero
@@ -17,18 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SWITCHES_NOT_READ = (
-    "--account-for-embedding-in-pipeline-split",
-    "--account-for-loss-in-pipeline-split",
     "--cpu-offloading",
     "--distribute-saved-activations",
     "--fine-grained-activation-offloading",
-    "--microbatch-group-size-per-virtual-pipeline-stage",
     "--num-experts",
     "--rampup-batch-size",
-    "--recompute-activations",
     "--use-torch-fsdp2",
 )
 """Options that change a plan in ways no Configuration or Strategy can say."""
+
+_COUNTED_ENDS = (
+    "--account-for-embedding-in-pipeline-split",
+    "--account-for-loss-in-pipeline-split",
+)
+"""Options that count the embedding or the loss as a layer when stages are made (tc:2371-2415)."""
+
+_MOST_LAYERS = 10**4
+"""Most layers or stages read (chosen): ten times any model, and lists of them stay small."""
 
 _SIZES_NOT_READ = (
     "--expert-model-parallel-size",
@@ -59,30 +65,63 @@ def parse_megatron(
         ``MEGATRON_FLAG_NOT_READ`` for an option that changes the plan in a way not modelled.
     """
     flags = MegatronFlags.from_arguments(arguments)
-    _refuse_what_is_not_read(flags)
-    pipeline = flags.integer("--pipeline-model-parallel-size", 1)
-    tensor = flags.integer("--tensor-model-parallel-size", 1)
-    context = flags.integer("--context-parallel-size", 1)
-    model = pipeline * tensor * context
+    run = read_run(flags)
+    model = run.pipeline * run.tensor * run.context
     data = _quotient(devices, model, "devices by tensor, pipeline and context degree")
     microbatch = flags.integer("--micro-batch-size")
     batch = flags.integer("--global-batch-size", microbatch * data)
     sizes = stage_sizes(flags)
-    chunks = _quotient(len(sizes), pipeline, "virtual stages by pipeline degree")
     configuration = Configuration(
-        pipeline=pipeline,
-        tensor=tensor,
+        pipeline=run.pipeline,
+        tensor=run.tensor,
         data=data,
         microbatch=microbatch,
         microbatches=_quotient(batch, microbatch * data, "global batch by microbatch times data"),
-        chunks=chunks,
-        sequence_parallel=flags.has("--sequence-parallel") and tensor > 1,
-        schedule="interleaved" if chunks > 1 else "1f1b",
-        context=context,
+        chunks=run.chunks,
+        sequence_parallel=run.sequence_parallel,
+        schedule="interleaved" if run.chunks > 1 else "1f1b",
+        context=run.context,
     )
-    zero = _zero(flags)
-    recompute = _recompute(flags, sizes)
-    return configuration, sizes, tuple(Strategy(zero, modules) for modules in recompute)
+    return configuration, sizes, tuple(Strategy(run.zero, modules) for modules in run.recompute)
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronRun:
+    """What options decide whatever the number of devices."""
+
+    pipeline: int
+    tensor: int
+    context: int
+    chunks: int
+    sequence_parallel: bool
+    zero: Zero
+    recompute: tuple[tuple[str, ...], ...]  # modules per layer
+
+
+def read_run(flags: MegatronFlags) -> MegatronRun:
+    """Degrees, chunks, sharding and recomputation.
+
+    Raises
+    ------
+    InputError
+        As :func:`parse_megatron`.
+    """
+    _refuse_what_is_not_read(flags)
+    pipeline = flags.integer("--pipeline-model-parallel-size", 1)
+    tensor = flags.integer("--tensor-model-parallel-size", 1)
+    sizes = stage_sizes(flags)
+    group = flags.integer("--microbatch-group-size-per-virtual-pipeline-stage", pipeline)
+    if group != pipeline:
+        raise _not_read(f"--microbatch-group-size-per-virtual-pipeline-stage {group}")
+    return MegatronRun(
+        pipeline=pipeline,
+        tensor=tensor,
+        context=flags.integer("--context-parallel-size", 1),
+        chunks=_quotient(len(sizes), pipeline, "virtual stages by pipeline degree"),
+        sequence_parallel=flags.has("--sequence-parallel") and tensor > 1,
+        zero=_zero(flags),
+        recompute=tuple(_recompute(flags, sizes)),
+    )
 
 
 def stage_sizes(flags: MegatronFlags) -> tuple[int, ...]:
@@ -98,14 +137,26 @@ def stage_sizes(flags: MegatronFlags) -> tuple[int, ...]:
         return read_layout(layout)
     layers = flags.integer("--num-layers")
     pipeline = flags.integer("--pipeline-model-parallel-size", 1)
-    ranks = _layers_per_rank(flags, layers, pipeline)
+    if max(layers, pipeline) > _MOST_LAYERS:
+        raise InputError(
+            "MEGATRON_SIZES_DISAGREE",
+            f"{layers} layers on {pipeline} stages",
+            f"use at most {_MOST_LAYERS} of both",
+        )
+    ends = [flags.has(name) for name in _COUNTED_ENDS]
+    ranks = _layers_per_rank(flags, layers + sum(ends), pipeline)
     if flags.has("--num-layers-per-virtual-pipeline-stage"):
         size = flags.integer("--num-layers-per-virtual-pipeline-stage")
         chunks = _quotient(ranks[0], size, "layers of a rank by layers of a virtual stage")
     else:
         chunks = flags.integer("--num-virtual-stages-per-pipeline-rank", 1)
     row = tuple(_quotient(count, chunks, "layers of a rank by virtual stages") for count in ranks)
-    return row * chunks
+    sizes = list(row * chunks)
+    sizes[0] -= ends[0]
+    sizes[-1] -= ends[1]
+    if min(sizes) < 1:
+        raise InputError("MEGATRON_SIZES_DISAGREE", "a virtual stage has no layer", "use fewer")
+    return tuple(sizes)
 
 
 def _layers_per_rank(flags: MegatronFlags, layers: int, pipeline: int) -> list[int]:
@@ -140,7 +191,8 @@ def _zero(flags: MegatronFlags) -> Zero:
 
 def _recompute(flags: MegatronFlags, sizes: tuple[int, ...]) -> list[tuple[str, ...]]:
     """Modules recomputed in every layer."""
-    granularity = flags.text("--recompute-granularity", "none")
+    selective = "selective" if flags.has("--recompute-activations") else "none"
+    granularity = flags.text("--recompute-granularity", selective)
     method = flags.text("--recompute-method", "none")
     if granularity == "none":
         return [()] * sum(sizes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ilp_parallel.errors import InputError
-from ilp_parallel.specs.documents import shown
+from ilp_parallel.specs.documents import parse_document, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,6 +126,18 @@ class Fields:
     def _named(self, name: str, value: object) -> str:
         huge = isinstance(value, int) and value.bit_length() > 200
         return f"{self.where}: {name}={'huge' if huge else shown(value)}"
+
+
+def parse_json(text: str, origin: str) -> dict[str, object]:
+    """The object in a JSON text, whatever the name of its file ends in.
+
+    Raises
+    ------
+    InputError
+        ``MALFORMED_JSON``, ``EMPTY_FILE`` or ``NOT_A_MAPPING``.
+    """
+    name = shown(origin)
+    return parse_document(text.encode("utf-8", "surrogatepass"), f"{name}.json")
 
 
 def quotient(dividend: int, divisor: int, what: str) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from ilp_parallel.configuration import Configuration, Strategy
+from ilp_parallel.costs.model import CostModel
 from ilp_parallel.plan import Plan
 from ilp_parallel.specs.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from ilp_parallel.specs.job import JobSpec
@@ -230,3 +231,23 @@ def random_model(rng: random.Random, layers: int) -> ModelSpec:
 
 plans = st.integers(0, 2**32 - 1).map(random_plan)
 """Hypothesis strategy: a seed is drawn and shrunk, the plan follows from it."""
+
+
+def with_memory(plan: Plan, gib: float) -> Plan:
+    """The plan on devices of another memory, nothing of it reserved."""
+    device = replace(plan.cluster.device, memory_bytes=int(gib * 2**30))
+    job = replace(plan.job, reserve_bytes=0)
+    return replace(plan, cluster=replace(plan.cluster, device=device), job=job)
+
+
+def fits(plan: Plan) -> bool:
+    return CostModel(plan.model, plan.cluster, plan.job).terms(plan).fits
+
+
+def least_memory(plan: Plan) -> Plan:
+    """The plan on the smallest devices it fits, to a MiB."""
+    low, high = 0, 1 << 20
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(with_memory(plan, middle / 1024)) else (middle, high)
+    return with_memory(plan, high / 1024)

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ilp_parallel.cli_exchange import FRAMEWORKS
 from ilp_parallel.configuration import Strategy
-from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
 from ilp_parallel.export.megatron_reader import parse_megatron
 from ilp_parallel.export.nearest import nearest
 from ilp_parallel.export.registry import EXPORTERS, export_plan
-from tests.export.plans import plan_of
-
-if TYPE_CHECKING:
-    from ilp_parallel.plan import Plan
+from tests.export.plans import fits, least_memory, plan_of, with_memory
 
 PLAIN = Strategy("1", ())
 FULL = Strategy("1", ("full",))
 MIXED = plan_of((4, 4), (PLAIN, FULL) * 4, pipeline=2)
-
-
-def with_memory(plan: Plan, gib: float) -> Plan:
-    """The plan on devices of another memory, nothing of it reserved."""
-    device = replace(plan.cluster.device, memory_bytes=int(gib * 2**30))
-    job = replace(plan.job, reserve_bytes=0)
-    return replace(plan, cluster=replace(plan.cluster, device=device), job=job)
-
-
-def fits(plan: Plan) -> bool:
-    return CostModel(plan.model, plan.cluster, plan.job).terms(plan).fits
-
-
-def least_memory(plan: Plan) -> Plan:
-    """The plan on the smallest devices it fits, to a MiB."""
-    low, high = 0, 1 << 20
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(with_memory(plan, middle / 1024)) else (middle, high)
-    return with_memory(plan, high / 1024)
 
 
 def test_command_line_offers_every_exporter() -> None:
