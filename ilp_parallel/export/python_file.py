@@ -29,9 +29,10 @@ def comments(notes: Iterable[Note]) -> str:
     return "".join(f"# {note.text}\n" for note in notes)
 
 
-def assignments(root: str, settings: Mapping[str, Value]) -> str:
-    """Body of a function that sets dotted attributes of ``root``, four spaces deep."""
-    return "".join(f"    {root}.{name} = {source(value, 4)}\n" for name, value in settings.items())
+def assignments(root: str, settings: Mapping[str, Value], indent: int = 4) -> str:
+    """Statements that set dotted attributes of ``root``, ``indent`` spaces deep."""
+    lead = f"{' ' * indent}{root}"
+    return "".join(f"{lead}.{k} = {source(v, indent)}\n" for k, v in settings.items())
 
 
 def source(value: Value, indent: int) -> str:

@@ -1,7 +1,8 @@
 """A plan as a torchtitan configuration: a Python recipe, or TOML for the releases that read it.
 
-Recipe: torchtitan commit b5bcd76c and torchtitan/config/README.md (a run is a Python function that
-returns a ``Trainer.Config``). TOML: releases up to v0.2, torchtitan/config/job_config.py.
+Recipe: torchtitan 0.3 and, where names of batch sizes changed later, commit b5bcd76c (a run is a
+Python function that returns a ``Trainer.Config``, torchtitan/config/README.md); the function that
+is written asks which of the two it got. TOML: releases up to 0.2, torchtitan/config/job_config.py.
 
 FSDP2 in torchtitan reduce-scatters after every microbatch. With ``fsdp_reshard_after_forward`` set
 to ``always`` it gathers weights again in every backward (``3-regather``), with ``never`` it keeps
@@ -88,23 +89,38 @@ def toml_sections(plan: Plan) -> Sections:
 
 
 def recipe_settings(plan: Plan) -> dict[str, Value]:
-    """Attributes of a ``Trainer.Config``."""
-    g, tokens = plan.configuration, plan.job.sequence_length
+    """Attributes of a ``Trainer.Config``, those of the batch left aside."""
+    g = plan.configuration
     found = {f"parallelism.{name}": value for name, value in _parallelism(plan).items()}
     found["parallelism.enable_sequence_parallel"] = g.sequence_parallel
     if g.pipeline > 1:
         found["parallelism.pipeline_parallel_schedule"] = SCHEDULES[g.schedule]
-        found["parallelism.num_pp_microbatches"] = g.microbatches
         found["parallelism.module_fqns_per_model_part"] = stage_modules(plan.sizes, "lm_head")
         found["training.disable_cuda_graphs"] = True
-    found["training.num_tokens_per_microbatch_per_dp_rank"] = g.microbatch * tokens
-    found["training.num_tokens_per_train_step"] = plan.job.global_batch * tokens
-    found["training.max_context_length"] = tokens
     found["training.mixed_precision_param"] = "bfloat16"
     found["training.mixed_precision_reduce"] = "float32"
     full = plan.strategies[0].recompute == ("full",)
     found["activation_checkpoint"] = Expression("FullAC.Config()") if full else None
     return found
+
+
+def batch_settings(plan: Plan) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Attributes of the batch in release 0.3, and in what came after it."""
+    g, tokens = plan.configuration, plan.job.sequence_length
+    released: dict[str, Value] = {
+        f"training.{name}": value
+        for name, value in toml_sections(plan)["training"].items()
+        if name in ("local_batch_size", "global_batch_size", "seq_len")
+    }
+    later: dict[str, Value] = {
+        "training.num_tokens_per_microbatch_per_dp_rank": g.microbatch * tokens,
+        "training.num_tokens_per_train_step": plan.job.global_batch * tokens,
+        "training.max_context_length": tokens,
+    }
+    if g.pipeline > 1:
+        released["parallelism.pipeline_parallel_microbatch_size"] = g.microbatch
+        later["parallelism.num_pp_microbatches"] = g.microbatches
+    return released, later
 
 
 def _lacks(plan: Plan) -> Iterator[str]:
@@ -165,7 +181,7 @@ def _run(plan: Plan) -> TitanRun:
 
 def _write_recipe(plan: Plan) -> Written:
     notes = tuple(_notes(plan))
-    found = recipe_settings(plan)
+    found, (released, later) = recipe_settings(plan), batch_settings(plan)
     needs = isinstance(found["activation_checkpoint"], Expression)
     module = "torchtitan.distributed.activation_checkpoint"
     imports = f"from {module} import FullAC\n\n\n" if needs else "\n"
@@ -173,7 +189,10 @@ def _write_recipe(plan: Plan) -> Written:
         f'"""{plan.model.name} on {plan.configuration.devices} devices: torchtitan."""\n\n'
         f"{comments(notes)}\n{imports}def apply_plan(config):\n"
         '    """Set what the plan decides on a Trainer.Config; call it in your recipe."""\n'
-        f"{assignments('config', found)}    return config\n"
+        f"{assignments('config', found)}"
+        '    if hasattr(config.training, "local_batch_size"):\n'
+        f"{assignments('config', released, 8)}"
+        f"    else:\n{assignments('config', later, 8)}    return config\n"
     )
     return Written((ExportFile("apply_plan.py", text),), notes, validate_titan(_run(plan)))
 

@@ -68,11 +68,20 @@ def read_recipe(text: str, devices: int) -> tuple[Configuration, tuple[int, ...]
         return value
 
     tokens = number("training.max_context_length")
+    assert number("training.seq_len") == tokens
     pipeline = number("parallelism.pipeline_parallel_degree")
     shard = number("parallelism.data_parallel_shard_degree")
     data = shard * number("parallelism.data_parallel_replicate_degree")
     microbatch = number("training.num_tokens_per_microbatch_per_dp_rank") // tokens
     batch = number("training.num_tokens_per_train_step") // tokens
+    assert number("training.global_batch_size") == batch
+    local = number("training.local_batch_size")
+    if pipeline > 1:
+        assert number("parallelism.num_pp_microbatches") == batch // (microbatch * data)
+        assert number("parallelism.pipeline_parallel_microbatch_size") == microbatch
+        assert local * data == batch
+    else:
+        assert local == microbatch
     stages = found.get("parallelism.module_fqns_per_model_part", [])
     assert isinstance(stages, list)
     sizes = tuple(sum(name.startswith("layers.") for name in stage) for stage in stages)
