@@ -19,12 +19,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Keeps:
+    """What software keeps beyond the least it could, as tensors of two bytes an element."""
+
+    gate_copies: int = 0  # of a gated product's factor: an unfused silu keeps its own output
+    whole_norms: bool = False  # outputs of norms in full although sequences are split
+    unrotated: bool = False  # queries and keys as they were before their rotation
+
+
+@dataclass(frozen=True, slots=True)
 class StoredBytes:
     """Bytes one block keeps for backward, per microbatch and rank."""
 
     block_input: float  # what full recomputation keeps
-    norm_inputs: float
-    norm_outputs: float  # inputs of the QKV and of the first MLP matmul
+    norm_inputs: float  # eager norms: their fp32 copies
+    norm_outputs: float  # inputs of the QKV and of the first MLP matmul, and eager norms' own copy
     qkv: float
     core_attention: float  # softmax and its dropout, or flash attention's log-sum-exp
     projection_input: float
@@ -43,6 +52,11 @@ class StoredBytes:
             + self.mlp_hidden
             + self.dropout_masks
         )
+
+    @property
+    def mlp_half(self) -> float:
+        """Bytes of the block's second half, free again when its first half runs backward."""
+        return self.mlp_hidden + (self.norm_inputs + self.norm_outputs + self.dropout_masks) / 2
 
     def dropped(self, module: str) -> float:
         """Bytes a recomputed module does not keep (and rebuilds in backward)."""
@@ -74,38 +88,58 @@ class ActivationCosting:
     matrix_bytes: int  # bytes of a matmul's saved input: 2, at fp8 1
     tokens: int  # of one microbatch on this rank
     own_tokens: float  # outside the tensor-parallel regions
+    keeps: Keeps | None = None  # None: as the job's stack does
 
     def stored(self) -> StoredBytes:
         """Activation bytes by operator."""
-        model, job, shapes, tokens = self.model, self.job, self.shapes, self.tokens
-        saved = self.matrix_bytes
-        hidden = model.hidden * self.own_tokens
-        scores = shapes.heads * job.sequence_length * tokens
-        context = shapes.query * tokens
-        if job.attention in ("flash", "flash1"):
-            core = 4.0 * shapes.heads * tokens
-            projection_input = context * (2.0 if saved == 2 else 2.0 + saved)
-        else:
-            core = scores * (5.0 if model.dropout else 2.0)
-            projection_input = context * float(saved)
-        gate_copies = c.STORED_GATE_COPIES[job.stack] if model.gated_mlp else 0
+        shapes, tokens, saved = self.shapes, self.tokens, self.matrix_bytes
+        keeps = self.keeps or Keeps(gate_copies=c.STORED_GATE_COPIES[self.job.stack])
+        hidden = self.model.hidden * self.own_tokens
+        outputs = self.model.hidden * (tokens if keeps.whole_norms else self.own_tokens)
+        context = float(shapes.query * tokens)
+        # flash attention keeps its output itself, which the projection may want in fewer bytes
+        projection = 2.0 + saved % 2 if self._flash else float(saved)
+        gated = 2.0 * keeps.gate_copies * shapes.ffn if self.model.gated_mlp else 0.0
+        eager = self.job.norm_kernel == "eager"
         return StoredBytes(
             block_input=2.0 * hidden,
-            norm_inputs=4.0 * hidden,
-            norm_outputs=2.0 * saved * hidden,
-            qkv=2.0 * (shapes.query + 2 * shapes.kv) * tokens,
-            core_attention=core,
-            projection_input=projection_input,
-            mlp_hidden=tokens
-            * (2.0 * shapes.ffn_in + saved * shapes.ffn + 2.0 * gate_copies * shapes.ffn),
-            dropout_masks=2.0 * hidden if model.dropout else 0.0,
+            # eager: the input in fp32 in place of the input, and the normalised input in 16 bits
+            norm_inputs=(8.0 if eager else 4.0) * hidden,
+            norm_outputs=2.0 * saved * outputs + (4.0 * hidden if eager else 0.0),
+            qkv=2.0 * (shapes.query + 2 * shapes.kv) * tokens
+            + (2.0 * (shapes.query + shapes.kv) * tokens if keeps.unrotated else 0.0),
+            core_attention=self._core_bytes(),
+            projection_input=context * projection,
+            mlp_hidden=tokens * (2.0 * shapes.ffn_in + saved * shapes.ffn + gated),
+            dropout_masks=2.0 * hidden if self.model.dropout else 0.0,
         )
 
+    @property
+    def _flash(self) -> bool:
+        return self.job.attention in ("flash", "flash1")
+
+    @property
+    def _scores(self) -> float:
+        return float(self.shapes.heads * self.job.sequence_length * self.tokens)
+
+    def _core_bytes(self) -> float:
+        """Log-sum-exp of each row, or softmax (in fp32 too when eager) and what dropout adds."""
+        if self._flash:
+            return 4.0 * self.shapes.heads * self.tokens
+        softmax = 6.0 if self.job.attention == "eager" else 2.0
+        return self._scores * (softmax + (3.0 if self.model.dropout else 0.0))
+
     def working_bytes(self) -> float:
-        """Largest gradients alive inside one block's backward, and the gathered input."""
-        shapes, job, tokens = self.shapes, self.job, self.tokens
+        """Largest gradients alive inside one block's backward, beyond what the block stored.
+
+        In the second half the gradients of both its hidden tensors, in the first half, when all of
+        the second half is free again, those of queries, keys, values, context and scores; and the
+        gradient of the block's output, gathered.
+        """
+        shapes, tokens = self.shapes, self.tokens
         mlp = 2.0 * tokens * (shapes.ffn_in + shapes.ffn)
         attention = 2.0 * tokens * (2 * shapes.query + 2 * shapes.kv)
-        if job.attention not in ("flash", "flash1"):
-            attention += 4.0 * shapes.heads * job.sequence_length * tokens
-        return max(mlp, attention) + 2.0 * tokens * self.model.hidden
+        if not self._flash:
+            attention += (8.0 if self.job.attention == "eager" else 4.0) * self._scores
+        later = attention - self.stored().mlp_half
+        return max(mlp, later) + 2.0 * tokens * self.model.hidden

@@ -38,8 +38,14 @@ class StagePrediction:
     forward_s: float  # F': per microbatch, outgoing sends included
     backward_s: float  # B'
     tail_s: float  # once per step
-    memory_bytes: float
-    usable_bytes: int
+    memory_bytes: float  # peak of what the program has allocated
+    usable_bytes: int  # most that it may allocate
+    device_bytes: float  # peak of what the device holds: context, communicators, slack on top
+
+    @property
+    def allocated_bytes(self) -> float:
+        """Peak of what the program has allocated, as ``torch.cuda.max_memory_allocated``."""
+        return self.memory_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class Prediction:
     """
 
     stages: tuple[StagePrediction, ...]
-    reserve_terms: tuple[Term, ...]  # bytes of every device outside ``usable_bytes``
+    reserve_terms: tuple[Term, ...]  # bytes of a full device outside ``usable_bytes``
     step_time_s: float
     tokens_per_s: float
     tokens_per_s_per_device: float
@@ -64,8 +70,18 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether every stage fits its devices."""
+        """Whether the device peak of every stage fits: what it allocates is at most usable."""
         return all(stage.memory_bytes <= stage.usable_bytes for stage in self.stages)
+
+    @property
+    def allocated_bytes(self) -> float:
+        """Largest allocated peak of any device."""
+        return max(stage.memory_bytes for stage in self.stages)
+
+    @property
+    def device_bytes(self) -> float:
+        """Largest device peak."""
+        return max(stage.device_bytes for stage in self.stages)
 
 
 def model_flops(model: ModelSpec, job: JobSpec) -> float:
@@ -158,6 +174,7 @@ class _Stages:
             + outgoing
         )
         step, memory = self._step_terms(group, layers), self._memory_terms(group, chunks)
+        allocated = sum(term.value for term in memory)
         return StagePrediction(
             layers=len(layers),
             microbatch_terms=microbatch,
@@ -166,8 +183,9 @@ class _Stages:
             forward_s=forward,
             backward_s=sum(term.value for term in microbatch) - forward,
             tail_s=sum(term.value for term in step),
-            memory_bytes=sum(term.value for term in memory),
+            memory_bytes=allocated,
             usable_bytes=fixed.capacity_bytes,
+            device_bytes=self._costs.device_bytes(self._configuration, allocated),
         )
 
     def recomputed_flops(self) -> float:
@@ -220,7 +238,6 @@ class _Stages:
             embedding=tail.embedding_s if self._first(group) else 0.0,
             head=tail.head_s if self._last(group) else 0.0,
             tied_embeddings=tail.tied_s if at_end else 0.0,
-            other=self._costs.machine.rates.step_s,
         )
 
     def _memory_terms(self, group: int, chunks: list[list[tuple[int, int]]]) -> tuple[Term, ...]:
@@ -250,6 +267,7 @@ class _Stages:
             head_states=tail.head.total if last else 0.0,
             logits=alive * ends.head_bytes + ends.head_transient_bytes if last else 0.0,
             communication_buffers=self._costs.buffer_bytes(g),
+            workspaces=float(self._costs.workspace_bytes),
         )
 
 

@@ -14,19 +14,27 @@ if TYPE_CHECKING:
     from ilp_parallel.specs.job import Precision, Stack
 
 
-TILE_ROWS, TILE_COLUMNS = 128, 256
+TILE_ROWS, TILE_COLUMNS = 128, 128
 """Elements of one output tile of a large matmul, the common CUTLASS choice on Ampere and later
 (NVIDIA, "Matrix Multiplication Background User's Guide")."""
 
-HALF_WAVE = 0.5
+HALF_WAVE = 0.25
 """Waves of tiles lost on average to quantisation (same guide), a smooth stand-in."""
 
-INNER_HALF = 192.0
+INNER_HALF = 100.0
 """Inner dimension, in elements, at which prologue and epilogue halve the rate (assumed)."""
+
+INNER_PACE = 312e12 / 108
+"""Matrix FLOP/s of one processor for which ``INNER_HALF`` holds: A100."""
 
 BATCHED_ATTENTION_SHARE = 0.55
 """Of the matmul efficiency, for the unfused score matmuls with their short inner dimension head_dim
 (assumed, not fitted on its own)."""
+
+MISALIGNED_SHARE = 0.35
+"""Of the rate of batched matmuls, for a head dimension that is no multiple of 8 elements, which
+16-bit tensor cores read at once (NVIDIA, "Matrix Multiplication Background User's Guide": up to
+four times slower)."""
 
 FLASH_SEQUENCE_HALF = 512.0
 """Sequence length, in tokens, at which flash attention runs at half of its long-sequence rate
@@ -71,14 +79,21 @@ BUCKET_BYTES: dict[Stack, int] = {
 """Communication buckets when data parallel: Megatron-LM communicates in place; DeepSpeed keeps
 reduce and all-gather buckets of 5e8 two-byte elements each (its documented defaults)."""
 
-CONTEXT_BYTES = 700 * 2**20
-"""CUDA context, kernels and library workspaces (assumed; idle processes show 0.5-0.8 GiB)."""
+CONTEXT_BYTES = {"volta": 1113 * 2**20, "unknown": 1573 * 2**20}
+"""CUDA context and loaded kernels by generation: what ``nvidia-smi`` shows of a process that holds
+one tensor (BigScience, chronicles of the 176B model and of tr3m: V100, A100; newer ones as A100).
+"""
+
+WORKSPACE_BYTES = {"hopper": 100_663_296, "blackwell": 100_663_296, "unknown": 71_303_168}
+"""Workspaces of matrix libraries by generation: cuBLAS of the forward and of the backward thread,
+32 MiB each (PyTorch's default from Hopper, and what ``CUBLAS_WORKSPACE_CONFIG=:4096:8`` sets), and
+Transformer Engine's, 32 MiB from Hopper, 4 MiB before."""
 
 COMMUNICATOR_BYTES = 256 * 2**20
 """Buffers of one communicator per parallel dimension in use (assumed)."""
 
-FRAGMENTATION_SHARE = 0.03
-"""Of the device memory, lost to the caching allocator (assumed)."""
+ALLOCATOR_SLACK = 0.14
+"""Bytes that the caching allocator holds beyond those allocated, of the latter."""
 
 VOCAB_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this times the tensor degree
@@ -111,6 +126,8 @@ RECIPES: dict[Precision, Recipe] = {
     "bf16-moments": Recipe(2, 4, 4, 2, 2, 2, 0),
     # as megatron-bf16, plus the fp8 copy of each weight and its transpose (one byte each)
     "fp8": Recipe(4, 4, 4, 4, 2, 2, 0),
+    # the same with gradients accumulated and reduced in bf16
+    "fp8-bf16-gradients": Recipe(4, 2, 4, 4, 2, 2, 0),
 }
 MOMENTS = {"adam": 2, "sgd-momentum": 1, "sgd": 0}
 """Moments an optimizer keeps per parameter."""

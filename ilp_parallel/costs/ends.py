@@ -24,8 +24,10 @@ class EndWork:
     head_backward_s: float
     embedding_bytes: float  # per microbatch alive
     head_bytes: float  # per microbatch alive: inputs, and the loss's fp32 logits
-    head_transient_bytes: float  # once
-    boundary_bytes: float  # one hidden-size tensor as sent between stages
+    head_transient_bytes: float  # once, beyond a block's working bytes; below zero if those exceed
+    boundary_bytes: float  # one hidden-size tensor as a stage receives it
+    sent_bytes: float  # what of it one rank sends: tensor-parallel ranks share the work
+    regather_s: float  # putting it together again, where each rank needs the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ def end_work(layer: LayerCosting) -> EndWork:
     # read the output gradient; read and write fp32 rows of the weight gradient
     embedding_backward = machine.stream_s(embedding_moved + tokens * hidden * 8.0, 2)
     scores = float(tokens) * vocab
+    working = layer.activations.working_bytes()
     statistics = 3 * group.all_reduce_s(4.0 * tokens)  # maximum, target logit, sum
     head_forward = (
         machine.stream_s(4.0 * own * hidden, 1)
@@ -65,9 +68,11 @@ def end_work(layer: LayerCosting) -> EndWork:
     input_s = machine.matmul_s(tokens, hidden, vocab)
     weight_s = machine.matmul_s(hidden, vocab, tokens)
     if parallel:
-        traffic = machine.exposed_s(gather, input_s) + machine.exposed_s(gather, weight_s)
+        traffic = machine.tensor_exposed_s(gather, input_s) + machine.tensor_exposed_s(
+            gather, weight_s
+        )
     else:
-        traffic = machine.exposed_s(2 * gather, weight_s)
+        traffic = machine.tensor_exposed_s(2 * gather, weight_s)
     head_backward = (
         input_s
         + weight_s
@@ -83,8 +88,11 @@ def end_work(layer: LayerCosting) -> EndWork:
         head_backward_s=head_backward,
         embedding_bytes=own * hidden * ((1.0 if model.dropout else 0.0) + norm / 4),
         head_bytes=4.0 * own * hidden + 4.0 * scores,
-        head_transient_bytes=2.0 * scores + layer.hidden_bytes,
+        # the loss is over, its logits gone, before a block of the same stage runs backward
+        head_transient_bytes=max(2.0 * scores + layer.hidden_bytes - working, -4.0 * scores),
         boundary_bytes=2.0 * own * hidden,
+        sent_bytes=layer.hidden_bytes / group.ranks,
+        regather_s=0.0 if parallel else gather,
     )
 
 

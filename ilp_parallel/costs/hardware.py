@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from ilp_parallel.specs.cluster import ClusterSpec, MatrixPrecision
     from ilp_parallel.specs.job import JobSpec, Precision
 
-MATRIX_PRECISION: dict[Precision, MatrixPrecision] = {"megatron-fp16": "fp16", "fp8": "fp8"}
+MATRIX_PRECISION: dict[Precision, MatrixPrecision] = {
+    "megatron-fp16": "fp16",
+    "fp8": "fp8",
+    "fp8-bf16-gradients": "fp8",
+}
 """Matrix precision of a recipe; bf16 where not named."""
 
 
@@ -36,6 +40,10 @@ class Group:
     def all_reduce_s(self, size_bytes: float) -> float:
         """All-reduce of ``size_bytes`` per rank: a reduce-scatter and an all-gather."""
         return 2.0 * self.gather_s(size_bytes)
+
+
+def _exposed_s(traffic_s: float, hiding_s: float, overlap: float) -> float:
+    return traffic_s - min(overlap * traffic_s, max(hiding_s, 0.0))
 
 
 class Machine:
@@ -64,6 +72,8 @@ class Machine:
         self.stream_factor = rates.stream_factor
         self.overlap = rates.overlap
         self.matrix_bytes = 1 if precision == "fp8" else 2
+        # prologue and epilogue take their time however fast the inner loop is
+        self.inner_half = c.INNER_HALF * peak / device.processors / c.INNER_PACE
         self.lost_tiles = c.HALF_WAVE * device.processors
         self.intra_bytes_per_s = cluster.intra.bandwidth_bytes_per_s * rates.intra
         self.inter_bytes_per_s = cluster.inter.bandwidth_bytes_per_s * rates.inter
@@ -76,7 +86,7 @@ class Machine:
     def matmul_s(self, rows: float, columns: float, inner: float) -> float:
         """One ``rows x inner`` by ``inner x columns`` product: compute or operand traffic."""
         tiles = rows * columns / (c.TILE_ROWS * c.TILE_COLUMNS)
-        share = tiles / (tiles + self.lost_tiles) * inner / (inner + c.INNER_HALF)
+        share = tiles / (tiles + self.lost_tiles) * inner / (inner + self.inner_half)
         compute = 2.0 * rows * columns * inner / (self.matmul_flops * share)
         operands = self.matrix_bytes * (rows + columns) * inner + 2.0 * rows * columns
         return max(compute, operands / self.stream_bytes_per_s) + c.KERNEL_LAUNCH_S
@@ -87,8 +97,12 @@ class Machine:
         return traffic / self.stream_bytes_per_s + kernels * c.KERNEL_LAUNCH_S
 
     def exposed_s(self, traffic_s: float, hiding_s: float) -> float:
-        """Seconds of traffic that remain visible beside ``hiding_s`` seconds of compute."""
-        return traffic_s - min(self.overlap * traffic_s, max(hiding_s, 0.0))
+        """Seconds of data-parallel traffic that remain visible beside ``hiding_s`` of compute."""
+        return _exposed_s(traffic_s, hiding_s, self.rates.overlap)
+
+    def tensor_exposed_s(self, traffic_s: float, hiding_s: float) -> float:
+        """Seconds of tensor-parallel traffic that remain visible beside a matmul of ``hiding_s``."""
+        return _exposed_s(traffic_s, hiding_s, self.rates.tensor_overlap)
 
     def inside_node(self, block: int, devices: int) -> bool:
         """Whether every aligned block of consecutive ranks stays inside one node."""

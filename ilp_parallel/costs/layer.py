@@ -159,7 +159,7 @@ class LayerCosting:
         pair = self._matmuls()[first : first + 2]
         seconds = sum(self.machine.matmul_s(self.tokens, *shape) for shape in pair)
         exposed = self.group.all_reduce_s(self.hidden_bytes)
-        work = Work(matmul_s=seconds, tensor_traffic_s=exposed, kernels=2 + 2 * (exposed > 0))
+        work = Work(matmul_s=seconds, tensor_traffic_s=exposed, kernels=2 + (exposed > 0))
         return work + self._casts(sum(inner for _, inner in pair))
 
     def _casts(self, elements: float) -> Work:
@@ -234,7 +234,8 @@ class LayerCosting:
         """
         machine, shapes, length = self.machine, self.shapes, self.job.sequence_length
         scores = float(shapes.heads * length * self.tokens)
-        products = 4.0 * self.tokens * length * shapes.query / machine.batched_flops
+        aligned = 1.0 if self.model.head_dim % 8 == 0 else c.MISALIGNED_SHARE
+        products = 4.0 * self.tokens * length * shapes.query / (machine.batched_flops * aligned)
         dropout = 5.0 if self.model.dropout else 0.0
         eager = self.job.attention == "eager"
         forward = machine.stream_s(scores * (8.0 + dropout + 18.0 * eager), 3 + 5 * eager)
@@ -254,11 +255,14 @@ class LayerCosting:
         products = Work(
             matmul_s=sum(input_gradients) + sum(weight_gradients),
             tensor_traffic_s=traffic,
-            kernels=12 + 2 * (traffic > 0),  # each weight gradient is added to its sum
+            kernels=12 + 2 * (traffic > 0),
         )
+        # each weight gradient is written, read and added to its sum
+        moved_each = 4.0 + 2.0 * c.RECIPES[self.job.precision].gradient
+        summed = self._stream(moved_each * self.shapes.layer_matrix_parameters, 0)
         casts = self._casts(sum(n for n, _ in self._matmuls()))
         others = self._norms(backward=True) + self._stream(moved, 1) + self._rotary()
-        return products + casts + others + self._core_attention()[1] + self._residuals()[1]
+        return products + summed + casts + others + self._core_attention()[1] + self._residuals()[1]
 
     def _backward_traffic_s(self, input_s: list[float], weight_s: list[float]) -> float:
         """Exposed backward traffic of the two column-parallel and two row-parallel matmuls.
@@ -267,7 +271,7 @@ class LayerCosting:
         regathering the input hides behind the input gradient; gathering the output gradient of a
         row-parallel matmul hides behind nothing (Korthikanti et al. 2022, section 4.2.2).
         """
-        columns, exposed = (0, 2), self.machine.exposed_s
+        columns, exposed = (0, 2), self.machine.tensor_exposed_s
         gather = self.group.gather_s(self.hidden_bytes)
         if not self.sequence_parallel:
             return sum(exposed(2.0 * gather, weight_s[i]) for i in columns)

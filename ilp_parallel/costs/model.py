@@ -150,13 +150,13 @@ class CostModel:
         backward[0] += work.embedding_backward_s
         forward[-1] += work.head_forward_s
         backward[-1] += work.head_backward_s
-        once = np.full(p, self.machine.rates.step_s)
+        once = np.zeros(p)
         once[0] += tail.embedding_s
         once[-1] += tail.head_s
         if p > 1:
             once[0] += tail.tied_s
             once[-1] += tail.tied_s
-        fixed = np.full(p, self.buffer_bytes(configuration))
+        fixed = np.full(p, self.buffer_bytes(configuration) + self.workspace_bytes)
         fixed[0] += tail.embedding.total + in_flight[0] * work.embedding_bytes
         fixed[-1] += (
             tail.head.total + in_flight[p - 1] * work.head_bytes + work.head_transient_bytes
@@ -166,7 +166,7 @@ class CostModel:
             fixed_backward_s=backward,
             fixed_tail_s=once,
             fixed_bytes=fixed,
-            cut_s=self._cut_s(configuration, work.boundary_bytes),
+            cut_s=self._cut_s(configuration, work),
             capacity_bytes=self.capacity_bytes(configuration),
         )
 
@@ -177,27 +177,44 @@ class CostModel:
         return predict(self, plan)
 
     def reserve_bytes(self, configuration: Configuration) -> tuple[int, int, int]:
-        """Bytes of a device no plan may use: context, communicators, fragmentation allowance.
+        """Bytes of a device no plan may use: context, communicators, allocator slack when full.
 
         An explicit ``job.reserve_bytes`` stands for all three and is given as the first.
         """
         if self.job.reserve_bytes is not None:
             return self.job.reserve_bytes, 0, 0
+        device = self.cluster.device
+        context = c.CONTEXT_BYTES.get(device.generation, c.CONTEXT_BYTES["unknown"])
         g = configuration
         degrees = (g.pipeline, g.tensor, g.context, g.data)
         communicators = sum(degree > 1 for degree in degrees) * c.COMMUNICATOR_BYTES
-        fragmentation = int(c.FRAGMENTATION_SHARE * self.cluster.device.memory_bytes)
-        return c.CONTEXT_BYTES, communicators, fragmentation
+        left = max(0, device.memory_bytes - context - communicators)
+        return context, communicators, left - int(left / (1 + c.ALLOCATOR_SLACK))
 
     def capacity_bytes(self, configuration: Configuration) -> int:
-        """Usable bytes of a device."""
+        """Bytes that may be allocated on a device."""
         return self.cluster.device.memory_bytes - sum(self.reserve_bytes(configuration))
 
+    def device_bytes(self, configuration: Configuration, allocated_bytes: float) -> float:
+        """What the device holds when a program has allocated so much."""
+        *fixed, _ = self.reserve_bytes(configuration)
+        slack = 0.0 if self.job.reserve_bytes is not None else c.ALLOCATOR_SLACK
+        return sum(fixed) + (1 + slack) * allocated_bytes
+
     def buffer_bytes(self, configuration: Configuration) -> float:
-        """Communication buckets, and one boundary tensor each way between stages."""
+        """Communication buckets, and tensors between stages.
+
+        One being sent, one being received, and the last input of every chunk.
+        """
         buckets = c.BUCKET_BYTES[self.job.stack] if configuration.shards > 1 else 0
-        boundary = self.end_work(configuration).boundary_bytes
-        return buckets + (2.0 * boundary if configuration.pipeline > 1 else 0.0)
+        tensors = 2 + configuration.chunks if configuration.pipeline > 1 else 0
+        return buckets + tensors * self.end_work(configuration).boundary_bytes
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Workspaces of matrix libraries."""
+        table = c.WORKSPACE_BYTES
+        return table.get(self.cluster.device.generation, table["unknown"])
 
     def layer_part(self, configuration: Configuration) -> LayerPart:
         """A block's time and activations, whatever ZeRO does."""
@@ -279,18 +296,22 @@ class CostModel:
             return Group(2, machine.intra_bytes_per_s, base + machine.intra_latency_s)
         return Group(2, machine.inter_bytes_per_s, base + machine.inter_latency_s)
 
-    def _cut_s(self, configuration: Configuration, boundary_bytes: float) -> FloatArray:
-        """One-way exposed delay of every cut between virtual stages."""
+    def _cut_s(self, configuration: Configuration, work: EndWork) -> FloatArray:
+        """One-way exposed delay of every cut between virtual stages.
+
+        Each tensor-parallel rank sends its share (scatter/gather of Narayanan et al. 2021, section
+        4.1; with sequence parallelism nothing else is there to send).
+        """
         p, v = configuration.pipeline, configuration.chunks
         block = configuration.tensor * configuration.shards
         crosses = self._crossings.get((p, block, v))
         if crosses is None:
             crosses = self._crossings[p, block, v] = self._crossing(p, block, v)
         inside, outside = self._link(True), self._link(False)
-        near = inside.latency_s + boundary_bytes / inside.bandwidth_bytes_per_s
-        far = outside.latency_s + boundary_bytes / outside.bandwidth_bytes_per_s
+        near = inside.latency_s + work.sent_bytes / inside.bandwidth_bytes_per_s
+        far = outside.latency_s + work.sent_bytes / outside.bandwidth_bytes_per_s
         share = c.INTERLEAVED_SEND_EXPOSED if v > 1 else 1.0
-        return (near + crosses * (far - near)) * share
+        return (near + crosses * (far - near) + work.regather_s) * share
 
     def _crossing(self, pipeline: int, block: int, chunks: int) -> FloatArray:
         """[V - 1] 1.0 where a cut's link leaves a node; the last group sends to the first."""

@@ -1,7 +1,8 @@
 """Profiles: the rates of device generations and software stacks, with where each comes from.
 
-A profile has twelve rates for a generation under a stack: six of the generation, six of the stack.
-The default one is ``datasets/profiles/default.json``; ``calibrate`` writes others.
+A profile has twelve rates for a generation under a stack: six of the generation, whatever runs on
+it, and six of the stack, which may differ between generations because newer devices run newer
+software. The default one is ``datasets/profiles/default.json``; ``calibrate`` writes others.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from ilp_parallel.specs.readers import data_root
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+ANY = "any"
+"""The generation that stands for all not listed."""
 
 PROFILE_SCHEMA = "ilp_parallel.profile/1"
 DEVICE_RATES = ("matmul", "matmul_fp8", "attention", "stream", "intra", "inter")
@@ -38,16 +42,20 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Rates by generation and by stack; ``unknown`` stands for any generation not listed."""
+    """Device rates by generation, and software rates by stack and generation.
+
+    The generation ``any`` stands for all that are not listed.
+    """
 
     name: str
     generations: dict[str, dict[str, Rate]]
-    stacks: dict[str, dict[str, Rate]]
+    stacks: dict[str, dict[str, dict[str, Rate]]]
 
     def rates(self, generation: str, stack: str) -> Rates:
         """The rates of a device generation under a stack."""
-        device = self.generations.get(generation) or self.generations["unknown"]
-        values = {**device, **self.stacks[stack]}
+        device = self.generations.get(generation) or self.generations[ANY]
+        software = self.stacks[stack].get(generation) or self.stacks[stack][ANY]
+        values = {**device, **software}
         return Rates(**{name: rate.value for name, rate in values.items()})
 
 
@@ -66,11 +74,9 @@ def read_profile(path: str) -> Profile:
         profile = msgspec.convert({k: v for k, v in data.items() if k != "schema"}, Profile)
     except msgspec.ValidationError as error:
         raise _bad(path, str(error)) from None
-    for rates, names in ((profile.generations, DEVICE_RATES), (profile.stacks, STACK_RATES)):
-        for key, values in rates.items():
-            _check_rates(path, key, values, names)
-    if "unknown" not in profile.generations:
-        raise _bad(path, "no generation named unknown")
+    _check_table(path, "generations", profile.generations, DEVICE_RATES)
+    for stack, rates in profile.stacks.items():
+        _check_table(path, stack, rates, STACK_RATES)
     return profile
 
 
@@ -89,6 +95,15 @@ def default_profile() -> Profile:
 def rates_of(generation: str, stack: str) -> Rates:
     """The shipped rates of a device generation under a stack."""
     return default_profile().rates(generation, stack)
+
+
+def _check_table(
+    path: str, key: str, table: Mapping[str, Mapping[str, Rate]], names: tuple[str, ...]
+) -> None:
+    if ANY not in table:
+        raise _bad(path, f"{shown(key)}: no generation named {ANY}")
+    for generation, rates in table.items():
+        _check_rates(path, generation, rates, names)
 
 
 def _check_rates(path: str, key: str, rates: Mapping[str, Rate], names: tuple[str, ...]) -> None:
@@ -112,8 +127,8 @@ RATE_LIMITS: dict[str, tuple[float, float]] = {
     "host_s": (0.0, 1e-2),
     "collective_s": (0.0, 1e-1),
     "overlap": (0.0, 1.0),
+    "tensor_overlap": (0.0, 1.0),
     "straggler": (0.0, 1.0),
-    "step_s": (0.0, 60.0),
 }
 """Least and largest value of each rate (chosen)."""
 

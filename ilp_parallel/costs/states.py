@@ -12,6 +12,7 @@ from ilp_parallel.costs.constants import MOMENTS, RECIPES
 
 if TYPE_CHECKING:
     from ilp_parallel.configuration import Zero
+    from ilp_parallel.costs.constants import Recipe
     from ilp_parallel.costs.hardware import Group, Machine
     from ilp_parallel.costs.layer import FloatArray, LayerPart
     from ilp_parallel.specs.job import JobSpec
@@ -34,8 +35,8 @@ class StateBytes:
 class StateCosting:
     """Prices parameters under a precision recipe and an optimizer."""
 
-    def __init__(self, job: JobSpec, machine: Machine) -> None:
-        self.recipe = RECIPES[job.precision]
+    def __init__(self, job: JobSpec, machine: Machine, recipe: Recipe | None = None) -> None:
+        self.recipe = recipe or RECIPES[job.precision]
         self._optimizer_bytes = self.recipe.master + MOMENTS[job.optimizer] * self.recipe.moment
         self._machine = machine
         self.overlap = machine.overlap

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from ilp_parallel.costs.activations import Keeps
+from ilp_parallel.costs.constants import Recipe
+
 if TYPE_CHECKING:
     from ilp_parallel.configuration import Zero
     from ilp_parallel.specs.job import Attention, NormKernel, Precision, Stack
@@ -80,29 +83,44 @@ class Habit:
     sequence_parallel: bool  # with tensor parallelism
     attention: Attention = "flash"
     norm_kernel: NormKernel = "fused"
+    bf16: Precision = "megatron-bf16"  # recipe of rows that say bf16
+    fp8: Precision = "fp8"  # recipe of rows that say fp8
+    recompute: str | None = None  # assumed where a row leaves it blank; None: fastest that fits
     interleaved: bool = False  # a blank number of chunks may be more than one
 
 
+_NEMO = Habit(
+    "megatron",
+    "1",
+    sequence_parallel=True,
+    bf16="deepspeed-bf16",
+    fp8="fp8-bf16-gradients",
+    recompute="none",
+)
+"""Performance recipes of NeMo and Megatron-Bridge: distributed optimizer, sequence parallel,
+gradients reduced in bf16 (``grad_reduce_in_fp32 = False``), no recomputation of dense models
+(NVIDIA/NeMo, scripts/performance/recommended_model_configs)."""
+
 HABITS: tuple[tuple[str, Habit], ...] = (
-    # NeMo's and Megatron-Bridge's performance recipes: distributed optimizer, sequence parallel
-    ("Megatron-Bridge", Habit("megatron", "1", sequence_parallel=True)),
-    ("NeMo", Habit("megatron", "1", sequence_parallel=True)),
+    ("JAX", Habit("jax", "3-regather", sequence_parallel=False)),
+    ("Megatron-Bridge", _NEMO),
+    ("NeMo", _NEMO),
     # the paper runs ZeRO 1 throughout; it tables sequence parallelism apart
-    ("AA-Scaling", Habit("megatron", "1", sequence_parallel=False)),
-    ("Composer+FSDP", Habit("fsdp", "3-regather", sequence_parallel=False)),
+    ("AA-Scaling", Habit("megatron", "1", sequence_parallel=False, bf16="deepspeed-bf16")),
+    # its tables of 2023 ran the Triton kernel, which FlashAttention-1 became
+    ("Composer+FSDP", Habit("fsdp", "3-regather", False, attention="flash1")),
     ("DeepSpeed ZeRO-3", Habit("deepspeed", "3-regather", False, attention="unfused")),
     ("Megatron-DeepSpeed", Habit("deepspeed", "0", False, attention="unfused")),
     # before the distributed optimizer; SC'21 section 5.1 interleaves its end-to-end runs
     ("Megatron-LM 2021", Habit("megatron", "0", False, attention="unfused", interleaved=True)),
     ("Megatron-LM 2022", Habit("megatron", "0", False, attention="unfused")),
-    ("Megatron-LM", Habit("megatron", "1", sequence_parallel=True)),
+    ("Megatron-LM", Habit("megatron", "1", sequence_parallel=True, recompute="none")),
     ("OneFlow", Habit("megatron", "0", False, attention="unfused")),
-    ("JAX", Habit("jax", "3-regather", sequence_parallel=False)),
 )
 """By a part of the framework's name, in this order."""
 
 ATTENTION: dict[str, tuple[Attention, NormKernel]] = {
-    "flash": ("flash", "fused"),
+    "flash": ("flash1", "fused"),  # llm-foundry, 2023
     "flash_attention2 + RMS kernel": ("flash", "fused"),
     "flash_attention2": ("flash", "eager"),
     "flash_attentionv1.0.8": ("flash1", "eager"),
@@ -113,22 +131,52 @@ ATTENTION: dict[str, tuple[Attention, NormKernel]] = {
 
 PRECISIONS: dict[str, Precision] = {
     "fp16": "megatron-fp16",
-    "bf16": "megatron-bf16",
     "amp_bf16": "fsdp-fp32-master",
     "amp_fp8": "fp8",
-    "fp8": "fp8",
-    "fp8-cs": "fp8",
-    "fp8-mx": "fp8",
-    "mxfp8": "fp8",
 }
-"""Recipe by the lower-case column ``precision``."""
+"""Recipe by the lower-case column ``precision`` where the framework does not matter."""
+
+FP8_NAMES = ("fp8", "fp8-cs", "fp8-mx", "mxfp8")
+"""Lower-case values of the column ``precision`` that mean the framework's fp8 recipe."""
 
 NETWORKS_GB_S: dict[str, float] = {
     "1600Gbps/node RoCE": 25.0,
-    "200Gb/s HDR IB": 25.0,  # one adapter per device, as in every DGX A100
+    # per node: steps grow with the devices as one shared adapter explains and eight do not
+    "200Gb/s HDR IB": 3.125,
     "8x200Gb/s HDR IB": 25.0,
     "4x100Gb/s OPA per node (Jean Zay; not stated in table)": 6.25,
     "800Gbps/node (config)": 12.5,
     "100Gb/s IB EDR per node": 1.5625,
 }
 """Bytes per second (x 1e9) per device and direction by the column ``inter_node_net``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What a framework holds in memory beyond the stack that it is priced as."""
+
+    keeps: Keeps | None = None
+    bf16: Recipe | None = None  # bytes per parameter of rows that say bf16
+    whole_logits: bool = False  # loss on the whole vocabulary, on every tensor rank
+
+
+SOFTWARE: tuple[tuple[str, Software], ...] = (
+    # Aleph-Alpha/scaling: transformer/model/layers/lm_head.py gathers the logits and
+    # losses/cross_entropy.py calls PyTorch's loss; core/nn/rotary.py and mlp.py are not fused;
+    # norm/rms_norm.py gathers its output, which the matmul behind it keeps whole
+    (
+        "AA-Scaling",
+        Software(Keeps(gate_copies=1, whole_norms=True, unrotated=True), whole_logits=True),
+    ),
+    # DeepSpeed runtime/bf16_optimizer.py: beside weights and gradients in 16 bits it keeps whole
+    # fp32 gradients, and shards fp32 weights and moments
+    ("Megatron-DeepSpeed", Software(bf16=Recipe(2, 6, 4, 4, 2, 2, 0))),
+)
+"""By a part of the framework's name."""
+
+MEMORY_UNIT_BYTES: dict[str, float] = {
+    # nvidia-smi's MiB with the last three digits dropped: 80 GB were seen on a device of 79.3 GiB
+    "bigscience_a100": 1000 * 2.0**20,
+    "bigscience_v100": 1000 * 2.0**20,
+}
+"""Bytes of a source's GB of device memory, where not 1e9."""

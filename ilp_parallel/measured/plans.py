@@ -27,10 +27,20 @@ if TYPE_CHECKING:
     from ilp_parallel.configuration import Zero
     from ilp_parallel.measured.runs import Run
     from ilp_parallel.specs.cluster import ClusterSpec
+    from ilp_parallel.specs.job import Precision
 
 
 class NotCoveredError(Exception):
     """A run that the cost model does not describe; the message says why."""
+
+
+_MODULES: dict[str | None, tuple[tuple[str, ...], ...]] = {
+    None: ((), ("core_attn",), ("mlp",), ("full",)),
+    "none": ((),),
+    "selective": (("core_attn",),),
+    "full": (("full",),),
+}
+"""Modules that the column ``recompute`` may mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +74,6 @@ def _require_covered(run: Run) -> None:
         raise NotCoveredError(f"{run.arch_kind} model")
     if run.task == "lora":
         raise NotCoveredError("LoRA")
-    if run.precision is None or run.precision.lower() not in known.PRECISIONS:
-        raise NotCoveredError(f"precision {run.precision}")
     sizes = (run.layers, run.hidden, run.vocab, run.seq_len, run.n_gpus, run.gbs, run.tp, run.pp)
     if None in sizes:
         raise NotCoveredError("shapes or degrees missing")
@@ -138,7 +146,7 @@ def cluster_of(run: Run) -> ClusterSpec:
 
 def job_of(run: Run, habit: known.Habit) -> JobSpec:
     """Batch, kernels, precision and stack of the run."""
-    assert run.gbs and run.seq_len and run.precision
+    assert run.gbs and run.seq_len
     attention, norm_kernel = habit.attention, habit.norm_kernel
     if run.attn_kernel is not None:
         if run.attn_kernel not in known.ATTENTION:
@@ -147,11 +155,20 @@ def job_of(run: Run, habit: known.Habit) -> JobSpec:
     return JobSpec(
         global_batch=run.gbs,
         sequence_length=run.seq_len,
-        precision=known.PRECISIONS[run.precision.lower()],
+        precision=_precision(run, habit),
         attention=attention,
         norm_kernel=norm_kernel,
         stack=habit.stack,
     )
+
+
+def _precision(run: Run, habit: known.Habit) -> Precision:
+    name = (run.precision or "").lower()
+    if name in known.FP8_NAMES:
+        return habit.fp8
+    if name != "bf16" and name not in known.PRECISIONS:
+        raise NotCoveredError(f"precision {run.precision}")
+    return known.PRECISIONS.get(name, habit.bf16)
 
 
 def _settings(run: Run, habit: known.Habit, model: ModelSpec) -> Iterator[Setting]:
@@ -163,13 +180,9 @@ def _settings(run: Run, habit: known.Habit, model: ModelSpec) -> Iterator[Settin
     chunks: tuple[int, ...] = (run.vpp or 1,)
     if run.vpp is None and habit.interleaved and run.pp > 1:
         chunks = tuple(v for v in range(1, 9) if model.layers % (run.pp * v) == 0)
-    modules: tuple[tuple[str, ...], ...] = {
-        "none": ((),),
-        "full": (("full",),),
-        "selective": (("core_attn",),),
-        None: ((), ("core_attn",), ("mlp",), ("full",)),
-    }[run.recompute]
-    for b, v, recompute in itertools.product(microbatches, chunks, modules):
+    if run.recompute not in _MODULES:
+        raise NotCoveredError(f"recomputation {run.recompute}")
+    for b, v, recompute in itertools.product(microbatches, chunks, _MODULES[run.recompute]):
         count = share // b
         if share % b == 0 and (v == 1 or (run.pp > 1 and count % run.pp == 0)):
             yield Setting(recompute, b, v)
@@ -248,12 +261,18 @@ def predicted(plan: Plan) -> tuple[float, float]:
     return prediction.step_time_s, heaviest
 
 
-def ordered(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
-    """Plans with the assumed one first: fastest of those that fit, or else the lightest."""
+def ordered(run: Run, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Plans with the assumed one first.
+
+    That is the fastest of those that follow the framework's habit of recomputation, if it has one,
+    and else of those that fit; where none fits, the lightest.
+    """
     if len(plans) == 1:
         return plans
-    priced = [(predicted(plan), i) for i, plan in enumerate(plans)]
-    fitting = [(time, i) for (time, load), i in priced if load <= 1]
+    habit = habit_of(run).recompute if run.recompute is None else None
+    usual = [plan for plan in plans if plan.strategies[0].recompute == _MODULES[habit][0]]
+    priced = [(predicted(plan), i) for i, plan in enumerate(plans) if not habit or plan in usual]
+    fitting = [(time, i) for (time, load), i in priced if habit or load <= 1]
     first = min(fitting)[1] if fitting else min((load, i) for (_, load), i in priced)[1]
     return (plans[first], *(plan for i, plan in enumerate(plans) if i != first))
 

@@ -8,7 +8,13 @@ from typing import Literal
 from ilp_parallel.specs.rates import Rates  # noqa: TC001 (annotations are read)
 
 Precision = Literal[
-    "megatron-fp16", "megatron-bf16", "deepspeed-bf16", "fsdp-fp32-master", "bf16-moments", "fp8"
+    "megatron-fp16",
+    "megatron-bf16",
+    "deepspeed-bf16",
+    "fsdp-fp32-master",
+    "bf16-moments",
+    "fp8",
+    "fp8-bf16-gradients",
 ]
 Optimizer = Literal["adam", "sgd-momentum", "sgd"]
 Attention = Literal["flash", "flash1", "unfused", "eager"]

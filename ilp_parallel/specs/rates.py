@@ -21,6 +21,6 @@ class Rates:
     stream_factor: float  # memory traffic of elementwise work over the fused minimum
     host_s: float  # seconds the host needs to issue one kernel
     collective_s: float  # seconds lost per collective beside the latency of its links
-    overlap: float  # of data-parallel traffic that may hide behind compute
+    overlap: float  # of data- and context-parallel traffic that may hide behind compute
+    tensor_overlap: float  # of tensor-parallel traffic that may hide behind the matmul beside it
     straggler: float  # growth of a step's work per doubling of the nodes that must agree
-    step_s: float  # seconds per step beside all other terms

@@ -76,6 +76,7 @@ NEEDED_PRECISION: dict[Precision, MatrixPrecision] = {
     "fsdp-fp32-master": "bf16",
     "bf16-moments": "bf16",
     "fp8": "fp8",
+    "fp8-bf16-gradients": "fp8",
 }
 """Matrix precision that the device must have for a precision recipe."""
 
