@@ -9,11 +9,12 @@ import pytest
 
 from ilp_parallel.configuration import Strategy
 from ilp_parallel.costs.activations import Keeps
+from ilp_parallel.costs.constants import ALLOCATOR_SLACK
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.plan import Plan
 from ilp_parallel.specs.job import JobSpec
 from ilp_parallel.specs.readers import data_root, load_cluster
-from tests.costs.cases import GPT, JOB, LLAMA, UNFUSED, configuration, gpt, layer
+from tests.costs.cases import A100, GPT, JOB, LLAMA, UNFUSED, configuration, gpt, layer
 
 GIB = 2.0**30
 NONE, SELECTIVE, FULL = (), ("core_attn",), ("full",)
@@ -122,3 +123,58 @@ def test_the_halves_of_a_block_run_backward_one_after_the_other() -> None:
     assert costing.working_bytes() == attention - freed + 2 * tokens * GPT.hidden
     flash = layer(GPT).activations
     assert flash.working_bytes() == 2 * tokens * (8 * GPT.hidden + GPT.hidden)
+
+
+def plain_plan(job: JobSpec, microbatch: int) -> Plan:
+    """GPT on two stages of eight data ranks."""
+    g = configuration(pipeline=2, data=8, microbatch=microbatch)
+    return Plan(GPT, A100, job, "mixed", g, (12, 12), (Strategy("1", ()),) * 24)
+
+
+@pytest.mark.parametrize("microbatch", [1, 8, 32])
+def test_the_device_holds_more_than_what_is_allocated(microbatch: int) -> None:
+    """Context, communicators and slack on top; a plan fits when that is at most the memory."""
+    plan = plain_plan(JOB, microbatch)
+    prediction = CostModel(GPT, A100, JOB).terms(plan)
+    context, communicators, full_slack = (term.value for term in prediction.reserve_terms)
+    assert (context, communicators) == (1573 * 2**20, 2 * 256 * 2**20)
+    for stage in prediction.stages:
+        assert stage.allocated_bytes == sum(term.value for term in stage.memory_terms)
+        slack = stage.device_bytes - context - communicators - stage.allocated_bytes
+        assert slack == pytest.approx(ALLOCATOR_SLACK * stage.allocated_bytes)
+    usable = prediction.stages[0].usable_bytes
+    assert context + communicators + usable + full_slack == A100.device.memory_bytes
+    assert full_slack == pytest.approx(ALLOCATOR_SLACK * usable)
+    assert prediction.fits == (prediction.device_bytes <= A100.device.memory_bytes)
+    assert prediction.fits == (microbatch < 32)
+    assert prediction.allocated_bytes == max(s.allocated_bytes for s in prediction.stages)
+
+
+def test_a_given_reserve_is_all_that_is_added() -> None:
+    job = replace(JOB, reserve_bytes=2**33)
+    prediction = CostModel(GPT, A100, job).terms(plain_plan(job, 1))
+    assert prediction.device_bytes == prediction.allocated_bytes + 2**33
+
+
+@pytest.mark.parametrize(("generation", "mebibytes"), [("ampere", 68), ("hopper", 96)])
+def test_workspaces_are_on_every_stage(generation: str, mebibytes: int) -> None:
+    cluster = replace(A100, device=replace(A100.device, generation=generation))
+    plan = replace(plain_plan(JOB, 1), cluster=cluster)
+    for stage in CostModel(GPT, cluster, JOB).terms(plan).stages:
+        terms = {term.name: term.value for term in stage.memory_terms}
+        assert terms["workspaces"] == mebibytes * 2**20
+        assert terms["communication_buffers"] == 3 * 2 * 2048 * GPT.hidden
+
+
+def test_of_the_loss_only_what_exceeds_a_blocks_own_work_counts() -> None:
+    """The last stage holds the logits, or works on a block, never both."""
+    few, many = (replace(GPT, vocab=vocab) for vocab in (1280, 512_000))
+    hidden = 2 * 2048 * GPT.hidden
+    for model in (few, many):
+        prediction = CostModel(model, A100, UNFUSED).terms(
+            replace(plain_plan(UNFUSED, 1), model=model)
+        )
+        terms = {term.name: term.value for term in prediction.stages[-1].memory_terms}
+        logits = 6.0 * 2048 * model.vocab
+        loss = terms["logits"] + terms["transient"] - 2 * hidden  # the head's inputs beside it
+        assert loss == max(logits + hidden, terms["transient"])
