@@ -93,7 +93,9 @@ COMMUNICATOR_BYTES = 256 * 2**20
 """Buffers of one communicator per parallel dimension in use (assumed)."""
 
 ALLOCATOR_SLACK = 0.14
-"""Bytes that the caching allocator holds beyond those allocated, of the latter."""
+"""Bytes that the caching allocator holds beyond those allocated, of the latter (fitted on runs that
+ran or ran out of memory, ``ilp_parallel/measured/memory.py``; PyTorch without expandable segments).
+"""
 
 VOCAB_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this times the tensor degree
