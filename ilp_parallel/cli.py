@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from ilp_parallel import __version__
-from ilp_parallel.cli_exchange import export
+from ilp_parallel.cli_exchange import exchange_options, exchanged_job, export, import_
 from ilp_parallel.cli_measured import predict, validate
 from ilp_parallel.cli_options import (
     REJECTED,
@@ -53,6 +53,7 @@ for _command in (predict, validate):
 @cli.command()
 @click.argument("model")
 @job_options
+@exchange_options
 @search_options
 @output_options
 @click.option("--cross-check", is_flag=True, help="Solve the winner again with CP-SAT.")
@@ -66,7 +67,7 @@ def solve(
 
     started = _STARTED
     require_target(output)
-    job = complete_job(job_request(model, words))
+    job = exchanged_job(model, words)
     options = read_search_options(words)
     with Live(options) as live:
         answer = run(job, live.options, started=started)
@@ -156,7 +157,8 @@ def verify(file: str, output: str, style: Format | None) -> None:
     sys.exit(REJECTED if failed else 0)
 
 
-cli.add_command(export)
+for _command in (export, import_):
+    cli.add_command(_command)
 
 
 @cli.group()

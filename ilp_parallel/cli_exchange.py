@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
+from ilp_parallel.cli_options import Command, job_options, job_request
+from ilp_parallel.errors import InputError
+from ilp_parallel.jobs import complete_job
+
 if TYPE_CHECKING:
     from ilp_parallel.export.base import Export
+    from ilp_parallel.imports.record import Imported
+    from ilp_parallel.jobs import CompleteJob
+    from ilp_parallel.plan import Plan
+    from ilp_parallel.specs.cluster import ClusterSpec
 
 FRAMEWORKS = (
     "megatron",
@@ -23,6 +31,139 @@ FRAMEWORKS = (
     "galvatron",
 )
 """Names of ``ilp_parallel.export.registry.EXPORTERS``, written out so that help needs no import."""
+
+FORMS = ("megatron", "torchtitan", "deepspeed", "galvatron", "calculon")
+"""Names of ``ilp_parallel.imports.registry.FORMS``, likewise."""
+
+_TAKEN = ("form", "also", "of_model", "vocab", "nccl_intra", "nccl_inter")
+"""Names of the options below in the words of a command."""
+
+
+def exchange_options(command: Command) -> Command:
+    """Options that take a run from a file of another program, and measured links."""
+    for option in reversed(
+        (
+            click.option(
+                "--format-in", "form", type=click.Choice(FORMS), help="Format of the file."
+            ),
+            click.option("--also", multiple=True, metavar="FILE", help="Further files (calculon)."),
+            click.option("--model", "of_model", help="Model of the run, where its file is silent."),
+            click.option("--vocab", type=int, help="Vocabulary of the model, likewise."),
+            click.option("--nccl-intra", metavar="FILE", help="nccl-tests output inside a node."),
+            click.option("--nccl-inter", metavar="FILE", help="nccl-tests output between nodes."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def exchanged_job(model: str, words: dict[str, object]) -> CompleteJob:
+    """The job of a command: from MODEL and its options, or from a run in a foreign file.
+
+    Raises
+    ------
+    InputError
+        What :func:`~ilp_parallel.jobs.complete_job` or the importers raise.
+    """
+    taken = {name: words.pop(name) for name in _TAKEN if name in words}
+    if taken.get("form") is None:
+        for name, option in (("also", "--also"), ("of_model", "--model"), ("vocab", "--vocab")):
+            if taken.get(name):
+                raise InputError("FORMAT_MISSING", f"{option} without --format-in", "give it")
+        job = complete_job(job_request(model, words))
+    else:
+        job = _imported_job(_read(model, taken, words), taken, words)
+    return _measured(job, taken)
+
+
+def imported_plan(path: str, words: dict[str, object]) -> tuple[Plan, tuple[str, ...]]:
+    """The plan of a run in a foreign file, and what was assumed; same errors."""
+    from ilp_parallel.imports.complete import plan_from
+
+    taken = {name: words.pop(name) for name in _TAKEN if name in words}
+    found = _read(path, taken, words)
+    return plan_from(found, _measured(_imported_job(found, taken, words), taken))
+
+
+def _read(path: str, taken: dict[str, object], words: dict[str, object]) -> Imported:
+    from ilp_parallel.imports.registry import read_files
+
+    cluster = _cluster(words)
+    paths = (path, *cast("tuple[str, ...]", taken.get("also") or ()))
+    return read_files(paths, cast("str", taken["form"]), cluster.devices if cluster else None)
+
+
+def _cluster(words: dict[str, object]) -> ClusterSpec | None:
+    from ilp_parallel.specs.overrides import with_links
+    from ilp_parallel.specs.readers import load_cluster
+
+    notation = cast("str | None", words.get("cluster"))
+    if notation is None:
+        return None
+    bandwidths = (words.get("intra_bandwidth"), words.get("inter_bandwidth"))
+    return with_links(load_cluster(notation), *cast("tuple[str | None, str | None]", bandwidths))
+
+
+def _imported_job(
+    found: Imported, taken: dict[str, object], words: dict[str, object]
+) -> CompleteJob:
+    """The job of an imported run; options of the command come first."""
+    from ilp_parallel.costs.profile import read_profile
+    from ilp_parallel.imports.complete import job_from, model_from
+    from ilp_parallel.jobs import profile_rates
+    from ilp_parallel.specs.overrides import reserve_bytes
+    from ilp_parallel.specs.readers import load_model
+
+    name = cast("str | None", taken.get("of_model"))
+    model = model_from(
+        found, None if name is None else load_model(name), cast("int | None", taken.get("vocab"))
+    )
+    cluster = _cluster(words) or found.cluster
+    given: dict[str, object] = {
+        "global_batch": words.get("batch"),
+        "sequence_length": words.get("sequence"),
+    }
+    for option in ("precision", "optimizer", "attention", "norm_kernel", "stack"):
+        if words.get(option) is not None:
+            given[option] = words[option]
+    if cluster is not None and words.get("reserve_gib") is not None:
+        given["reserve_bytes"] = reserve_bytes(cluster, cast("float", words["reserve_gib"]))
+    if cluster is not None and words.get("profile") is not None:
+        profile = read_profile(cast("str", words["profile"]))
+        stack = cast("str", given.get("stack", found.stack))
+        given["rates"] = profile_rates(profile, cluster, stack)
+    return job_from(found, model, cluster, given)
+
+
+def _measured(job: CompleteJob, taken: dict[str, object]) -> CompleteJob:
+    intra = cast("str | None", taken.get("nccl_intra"))
+    inter = cast("str | None", taken.get("nccl_inter"))
+    if intra is None and inter is None:
+        return job
+    from ilp_parallel.imports.nccl import with_measured_links
+
+    return with_measured_links(job, intra, inter)
+
+
+@click.command("import")
+@click.argument("file")
+@job_options
+@exchange_options
+@click.option("-o", "output", default="-", metavar="FILE", help="Plan file; - is stdout.")
+def import_(file: str, output: str, **words: object) -> None:
+    """Turn a run in FILE, of the format --format-in, into a plan file.
+
+    The plan is what predict, export and check take. What FILE leaves open is asked for by name or
+    assumed; assumptions go to standard error.
+    """
+    from ilp_parallel.plan_files import plan_document, write_text
+
+    if words.get("form") is None:
+        raise InputError("FORMAT_MISSING", "no --format-in", f"give one of {', '.join(FORMS)}")
+    plan, assumed = imported_plan(file, words)
+    if assumed:
+        sys.stderr.write(f"ASSUMED: {'; '.join(assumed)}\n")
+    write_text(output, json.dumps(plan_document(plan), ensure_ascii=False) + "\n")
 
 
 @click.command()

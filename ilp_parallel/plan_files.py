@@ -124,8 +124,8 @@ def check_plan(plan: Plan) -> None:
         ),
         (
             "ZERO_WITHOUT_DATA_PARALLEL",
-            g.data == 1 and any(s.zero != "0" for s in plan.strategies),
-            "dp=1 shards nothing",
+            g.shards == 1 and any(s.zero != "0" for s in plan.strategies),
+            "one rank per copy shards nothing",
         ),
     )
     for code, broken, message in problems:

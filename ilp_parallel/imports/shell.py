@@ -8,11 +8,16 @@ option whose value is needed complains about it.
 from __future__ import annotations
 
 import ast
+import operator
 import re
 import shlex
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ilp_parallel.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_SCRIPT = 1 << 18
 """Longest script read (characters, chosen): a thousand times a usual one."""
@@ -27,6 +32,12 @@ _VARIABLE = re.compile(
     r"|\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=]([^${}]{0,400}))?\}"
     r"|\$([A-Za-z_]\w*)"
 )
+_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+}
 _LAUNCHER = re.compile(r"--?(nnodes|nproc[-_]per[-_]node)[= ]([0-9]{1,9})(?=\s|$)")
 
 
@@ -159,19 +170,11 @@ def _value(node: ast.expr, values: dict[str, str]) -> int:
         return node.value
     if isinstance(node, ast.Name) and values.get(node.id, "").isdecimal():
         return int(values[node.id][:18])
-    if isinstance(node, ast.BinOp):
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
         left, right = _value(node.left, values), _value(node.right, values)
-        operations = {
-            ast.Add: lambda: left + right,
-            ast.Sub: lambda: left - right,
-            ast.Mult: lambda: left * right,
-            ast.Div: lambda: left // right,
-        }
-        operation = operations.get(type(node.op))
-        if operation is not None:
-            result = operation()
-            if abs(result) < 1 << 62:
-                return result
+        result = _OPERATIONS[type(node.op)](left, right)
+        if abs(result) < 1 << 62:
+            return result
     raise ValueError("no integer expression")
 
 

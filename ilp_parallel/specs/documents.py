@@ -73,6 +73,17 @@ def read_document(path: str, limit_bytes: int = MAX_DOCUMENT_BYTES) -> Document:
     return parse_document(_read_bytes(path, limit_bytes), path)
 
 
+def read_text(path: str, limit_bytes: int = MAX_DOCUMENT_BYTES) -> str:
+    """The text of a file; ``-`` reads standard input.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is too large, is not UTF-8 or is empty.
+    """
+    return _text(_read_bytes(path, limit_bytes), shown(path))
+
+
 def parse_document(content: bytes, origin: str) -> Document:
     """The mapping in ``content``; YAML if ``origin`` ends so, else JSON.
 
@@ -82,14 +93,7 @@ def parse_document(content: bytes, origin: str) -> Document:
         If the content is empty, binary, malformed, or not a mapping with string keys.
     """
     name = shown(origin)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            "NOT_TEXT", f"{name} is not UTF-8 text (byte {error.start})", "give a JSON file"
-        ) from None
-    if not text.strip():
-        raise InputError("EMPTY_FILE", f"{name} is empty", "give a JSON file with the fields")
+    text = _text(content, name)
     is_yaml = origin.lower().endswith(_YAML_EXTENSIONS)
     data = _parse_yaml(text, name) if is_yaml else _parse_json(text, name)
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
@@ -99,6 +103,18 @@ def parse_document(content: bytes, origin: str) -> Document:
             "start from a file of datasets/",
         )
     return data
+
+
+def _text(content: bytes, name: str) -> str:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            "NOT_TEXT", f"{name} is not UTF-8 text (byte {error.start})", "give a JSON file"
+        ) from None
+    if not text.strip():
+        raise InputError("EMPTY_FILE", f"{name} is empty", "give a JSON file with the fields")
+    return text
 
 
 def _read_bytes(path: str, limit_bytes: int) -> bytes:

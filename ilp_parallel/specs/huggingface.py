@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from ilp_parallel.errors import InputError
 from ilp_parallel.specs.documents import did_you_mean, shown
+from ilp_parallel.specs.huggingface_families import APPROXIMATED, IMPORTERS
+from ilp_parallel.specs.huggingface_fields import integer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ilp_parallel.specs.documents import Document
 
 EXPERT_FIELDS = (
@@ -31,6 +31,7 @@ _EXPERTS = "expert parallelism (mixture of experts)"
 _ENCODER_DECODER = "encoder-decoder pipelines"
 _ENCODER = "bidirectional encoders"
 _HYBRID = "layers of more than one kind"
+_WINDOWS = "attention windows (sliding_window)"
 
 NOT_YET_SEARCHED: dict[str, str] = {
     **dict.fromkeys(
@@ -47,6 +48,7 @@ NOT_YET_SEARCHED: dict[str, str] = {
             "llama4_text",
             "minimax",
             "mixtral",
+            "minimax_m2",
             "olmoe",
             "phimoe",
             "qwen2_moe",
@@ -62,19 +64,15 @@ NOT_YET_SEARCHED: dict[str, str] = {
         ("albert", "bert", "deberta-v2", "distilbert", "electra", "roberta", "vit", "xlm-roberta"),
         _ENCODER,
     ),
-    **dict.fromkeys(("falcon_mamba", "jamba", "mamba", "mamba2", "qwen3_next"), _HYBRID),
+    **dict.fromkeys(
+        ("falcon_mamba", "gpt_neo", "jamba", "mamba", "mamba2", "qwen3_5", "qwen3_next"), _HYBRID
+    ),
+    **dict.fromkeys(("cohere2", "gemma2", "gemma3_text"), _WINDOWS),
+    **dict.fromkeys(
+        ("gemma3", "gemma3n", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"), "multimodal models"
+    ),
 }
 """Model types that are recognised, with the dimension that their plans would need."""
-
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu",
-    "gelu_fast": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
 
 
 def is_huggingface(data: Document) -> bool:
@@ -111,7 +109,11 @@ def model_fields(data: Document, origin: str) -> Document:
         "embedding_norm": False,
         "sources": [f"Hugging Face config.json, model_type {model_type}"],
     }
-    return common | importer(data)
+    fields = importer(data)
+    approximated = fields.pop(APPROXIMATED, ())
+    assert isinstance(approximated, tuple) and isinstance(common["sources"], list)
+    common["sources"] += [f"approximated: {text}" for text in approximated]
+    return common | fields
 
 
 def _name(origin: str) -> str:
@@ -124,15 +126,14 @@ def _name(origin: str) -> str:
 def _refuse_other_dimensions(data: Document, model_type: str) -> None:
     dimension = NOT_YET_SEARCHED.get(model_type)
     for field in EXPERT_FIELDS:
-        if _integer(data, (field,), 0) > 1:
+        if integer(data, (field,), 0) > 1:
             dimension = _EXPERTS
     if data.get("is_encoder_decoder") is True or data.get("add_cross_attention") is True:
         dimension = _ENCODER_DECODER
     if "text_config" in data or "vision_config" in data:
         dimension = dimension or "multimodal models"
-    windowed = data.get("use_sliding_window", True) is not False
-    if dimension is None and windowed and data.get("sliding_window") is not None:
-        dimension = "attention windows (sliding_window)"
+    if dimension is None and _is_windowed(data):
+        dimension = _WINDOWS
     if dimension is not None:
         raise InputError(
             "DIMENSION_NOT_YET_SEARCHED",
@@ -141,141 +142,13 @@ def _refuse_other_dimensions(data: Document, model_type: str) -> None:
         )
 
 
-def _gpt2(data: Document) -> Document:
-    """GPT-2: learned positions, biases everywhere, tied output."""
-    hidden = _integer(data, ("n_embd", "hidden_size"))
-    positions = _integer(data, ("n_positions", "max_position_embeddings"))
-    dropouts = ("attn_pdrop", "resid_pdrop", "embd_pdrop")
-    return _ungated(data, hidden) | {
-        "ffn_hidden": _integer(data, ("n_inner",), 4 * hidden),
-        "activation": _activation(data, "activation_function", "gelu_new"),
-        "learned_positions": positions,
-        "dropout": any(_number(data, field, 0.1) > 0 for field in dropouts),
-        "default_sequence": positions,
-    }
-
-
-def _bloom(data: Document) -> Document:
-    """Bloom: ALiBi, a norm after the embedding, an MLP of fixed width, tied output."""
-    hidden = _integer(data, ("hidden_size", "n_embed", "n_embd"))
-    dropouts = ("hidden_dropout", "attention_dropout")
-    return _ungated(data, hidden) | {
-        "ffn_hidden": 4 * hidden,
-        "activation": "gelu",
-        "embedding_norm": True,
-        "dropout": any(_number(data, field, 0.0) > 0 for field in dropouts),
-    }
-
-
-def _ungated(data: Document, hidden: int) -> Document:
-    """What GPT-2 and Bloom share."""
-    heads = _integer(data, ("n_head", "num_attention_heads"))
-    return {
-        "layers": _integer(data, ("n_layer", "num_hidden_layers")),
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": heads,
-        "head_dim": _head_dim(hidden, heads),
-        "vocab": _integer(data, ("vocab_size",)),
-        "gated_mlp": False,
-        "norm": "layernorm",
-        "qkv_bias": True,
-        "projection_bias": True,
-        "mlp_bias": True,
-        "tied_embeddings": _flag(data, "tie_word_embeddings", True),
-    }
-
-
-def _llama(data: Document) -> Document:
-    """Llama: rotary positions, gated MLP; key heads as many as heads where not given."""
-    hidden = _integer(data, ("hidden_size",))
-    heads = _integer(data, ("num_attention_heads",))
-    bias = _flag(data, "attention_bias", False)
-    return {
-        "layers": _integer(data, ("num_hidden_layers",)),
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": _integer(data, ("num_key_value_heads",), heads),
-        "head_dim": _integer(data, ("head_dim",), 0) or _head_dim(hidden, heads),
-        "ffn_hidden": _integer(data, ("intermediate_size",)),
-        "vocab": _integer(data, ("vocab_size",)),
-        "gated_mlp": True,
-        "norm": "rmsnorm",
-        "activation": _activation(data, "hidden_act", "silu"),
-        "qkv_bias": bias,
-        "projection_bias": bias,
-        "mlp_bias": _flag(data, "mlp_bias", False),
-        "tied_embeddings": _flag(data, "tie_word_embeddings", False),
-        "dropout": _number(data, "attention_dropout", 0.0) > 0,
-    }
-
-
-def _mistral(data: Document) -> Document:
-    """Mistral with full attention: a Llama block; its key heads must be given."""
-    return _llama(data | {"num_key_value_heads": _integer(data, ("num_key_value_heads",))})
-
-
-def _qwen2(data: Document) -> Document:
-    """Qwen2 with full attention: a Llama block with biases on queries, keys and values only."""
-    fields = _llama(data | {"num_key_value_heads": _integer(data, ("num_key_value_heads",))})
-    return fields | {"qkv_bias": True, "projection_bias": False}
-
-
-IMPORTERS: dict[str, Callable[[Document], Document]] = {
-    "bloom": _bloom,
-    "gpt2": _gpt2,
-    "llama": _llama,
-    "mistral": _mistral,
-    "qwen2": _qwen2,
-}
-"""Model types that are read."""
-
-
-def _integer(data: Document, names: tuple[str, ...], default: int | None = None) -> int:
-    """The first of the fields that is there and not null; required where there is no default."""
-    for name in names:
-        value = data.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InputError("WRONG_TYPE", f"{name}={shown(value)}", "give a whole number")
-        return value
-    if default is None:
-        raise InputError("MISSING_FIELD", f"no {' or '.join(names)}", f"add {names[0]}")
-    return default
-
-
-def _number(data: Document, name: str, default: float) -> float:
-    value = data.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError("WRONG_TYPE", f"{name}={shown(value)}", "give a number")
-    return value
-
-
-def _flag(data: Document, name: str, default: bool) -> bool:
-    value = data.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise InputError("WRONG_TYPE", f"{name}={shown(value)}", "give true or false")
-    return value
-
-
-def _activation(data: Document, name: str, default: str) -> str:
-    value = data.get(name) or default
-    if not isinstance(value, str) or value not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
-        raise InputError("UNKNOWN_ACTIVATION", f"{name}={shown(value)}", f"use one of {known}")
-    return _ACTIVATIONS[value]
-
-
-def _head_dim(hidden: int, heads: int) -> int:
-    if heads <= 0 or hidden % heads:
-        raise InputError(
-            "HEADS_DO_NOT_DIVIDE_HIDDEN",
-            f"hidden={shown(hidden)}, heads={shown(heads)}",
-            "give head_dim, or heads that divide hidden",
-        )
-    return hidden // heads
+def _is_windowed(data: Document) -> bool:
+    """Whether attention sees less than the longest sequence: a window that is on and shorter."""
+    window = data.get("sliding_window")
+    if window is None or data.get("use_sliding_window", True) is False:
+        return False
+    kinds = data.get("layer_types")
+    if isinstance(kinds, list) and kinds and all(kind == "full_attention" for kind in kinds):
+        return False
+    longest = integer(data, ("max_position_embeddings",), 0)
+    return not (isinstance(window, int) and not isinstance(window, bool) and 0 < longest <= window)

@@ -2,7 +2,7 @@
 
 A cluster is written ``DEVICE[:DEVICES | :NODESxDEVICES_PER_NODE]``: ``a100-80gb:128x8`` is 128
 nodes of 8, ``h100-80gb:4`` four devices on one node, ``gb200:4x72`` four NVLink domains of 72,
-``h100-80gb`` one whole node.
+``h100-80gb`` one whole node. Other notations: :mod:`ilp_parallel.specs.cluster_notations`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.cluster_notations import stated_cluster
 from ilp_parallel.specs.documents import did_you_mean, is_path, read_document, shown
 from ilp_parallel.specs.huggingface import is_huggingface, model_fields
 from ilp_parallel.specs.validate import check_cluster, to_cluster, to_model
@@ -82,7 +83,7 @@ def load_model(name_or_path: str) -> ModelSpec:
 
 
 def load_cluster(text: str) -> ClusterSpec:
-    """A cluster from its notation, or from a JSON or YAML file of its fields.
+    """A cluster from a notation, or from a JSON or YAML file of its fields.
 
     Raises
     ------
@@ -90,6 +91,10 @@ def load_cluster(text: str) -> ClusterSpec:
         UNKNOWN_CLUSTER, BAD_CLUSTER_NOTATION, MORE_DEVICES_THAN_A_NODE, or whatever is wrong
         with the file or its fields.
     """
+    stated = stated_cluster(text)
+    if stated is not None:
+        per_node = stated.per_node or load_cluster(stated.device).devices_per_node
+        return load_cluster(f"{stated.device}:{stated.nodes}x{per_node}")
     match = _NOTATION.fullmatch(text)
     preset = _preset("clusters", match[1], CLUSTER_ALIASES) if match else None
     if match is None or preset is None:

@@ -127,11 +127,27 @@ def test_mistral_needs_its_key_heads_and_full_attention(tmp_path: Path) -> None:
     assert read(tmp_path, config).parameters == 7_248_023_552
     for change, code in (
         ({"num_key_value_heads": None}, "MISSING_FIELD"),
-        ({"sliding_window": 4096}, "DIMENSION_NOT_YET_SEARCHED"),
+        ({"sliding_window": 2048}, "DIMENSION_NOT_YET_SEARCHED"),
+        (
+            {"sliding_window": 4096, "max_position_embeddings": None},
+            "DIMENSION_NOT_YET_SEARCHED",
+        ),
     ):
         with pytest.raises(InputError) as caught:
             read(tmp_path, config | change)
         assert caught.value.code == code
+
+
+def test_a_window_as_long_as_the_longest_sequence_is_full_attention(tmp_path: Path) -> None:
+    full = {"sliding_window": 2048, "layer_types": ["full_attention"] * 32}
+    for change in ({"sliding_window": 4096}, {"sliding_window": 1, **NO_WINDOW}, full):
+        assert read(tmp_path, LLAMA2_7B | change).layers == 32
+    mixed = {"sliding_window": 2048, "layer_types": ["full_attention", "sliding_attention"]}
+    with pytest.raises(InputError, match="attention windows"):
+        read(tmp_path, LLAMA2_7B | mixed)
+
+
+NO_WINDOW = {"use_sliding_window": False}
 
 
 @pytest.mark.parametrize("model_type", NOT_YET_SEARCHED)
