@@ -105,6 +105,8 @@ def prediction_document(plan: Plan, prediction: Prediction) -> dict[str, object]
         },
         "fits": prediction.fits,
         **cast("dict[str, object]", msgspec.to_builtins(prediction)),
+        "allocated_bytes": prediction.allocated_bytes,
+        "device_bytes": prediction.device_bytes,
         "flop_convention": "; ".join(FLOP_CONVENTION),
         "peak_flops_per_s_per_device": rates.peak_flops,
         "model_flops_per_s_per_device": rates.model_flops,

@@ -245,7 +245,9 @@ def prediction_text(plan: Plan, prediction: Prediction, style: Style) -> str:
         f"{100 * prediction.mfu:.1f} % · hardware {rates.hardware_flops / 1e12:.1f} TFLOP/s, HFU "
         f"{100 * prediction.hfu:.1f} % · dense peak {rates.peak_flops / 1e12:.0f} TFLOP/s",
         *FLOP_CONVENTION,
-        f"fits: {'yes' if prediction.fits else 'NO'}",
+        f"fits: {'yes' if prediction.fits else 'NO'} · fullest device: "
+        f"{prediction.allocated_bytes / _GIB:.1f} GiB allocated at the peak, "
+        f"{prediction.device_bytes / _GIB:.1f} GiB seen on the device",
     ]
     tables = [
         _shares_table(plan, prediction, style),

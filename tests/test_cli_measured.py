@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ilp_parallel.costs.profile import default_profile, profile_document
+from ilp_parallel.measured.golden import GoldenRow
+from ilp_parallel.measured.memory import golden_peak
 from tests.measured.tables import out_of_memory, run_of, timed, write_table
+from tests.measured.test_golden import ARGS
 from tests.test_cli import JOB, assert_refused, model, run
 
 if TYPE_CHECKING:
@@ -77,10 +80,49 @@ def test_the_json_of_known_runs(run: Callable[..., Ran], folder: Path) -> None:
     assert source["from_7b"]["n"] == 5
     assert source["below_7b"] is None
     assert found["macro_median_error"] is None
-    assert found["fits"] == {"n": 6, "right": 6, "false_fits": 0}
+    fits = {"n": 6, "out_of_memory": 1, "right": 6, "false_fits": 0, "false_ooms": 0}
+    assert found["fits"].items() >= {**fits, "left_out": fits}.items()
+    assert found["fits"]["by_source"] == {"toy": fits}
+    nothing = {"n": 0, "median_error": None, "p90_error": None, "bias": None}
+    refused = {"toy labels: moe model": 1}
+    assert found["memory"] == {**nothing, "parts": {}, "not_covered": refused}
     assert [part["reason"] for part in found["not_covered"]] == ["moe model"]
     by_factor = [c["measured_s"] / c["predicted_s"] for c in found["configurations"]]
     assert by_factor == pytest.approx(FACTORS)
+
+
+def golden_file(path: Path, factor: float) -> Path:
+    """A logged peak that is ``factor`` times what the model says, and an encoder's."""
+    row = {"test": "gpt/toy", "platform": "dev_dgx_h100", "args": ARGS, "gpus": None}
+    peak = golden_peak(GoldenRow("gpt/toy", "dev_dgx_h100", ARGS, 1.0)).predicted_bytes * factor
+    rows = [{**row, "test": test, "mem_max_allocated_bytes": peak} for test in ("gpt/a", "bert/a")]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return path
+
+
+def test_memory_alone_and_beside_runs(
+    run: Callable[..., Ran], folder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "golden"
+    place.mkdir()
+    golden_file(place / "g.jsonl", 0.8)
+    found = json.loads(run("validate", place, "--format", "json").out)
+    assert (found["sources"], found["macro_median_error"], found["fits"]["n"]) == ([], None, 0)
+    memory = found["memory"]
+    assert (memory["n"], memory["not_covered"]) == (1, {"golden: encoder": 1})
+    assert memory["median_error"] == memory["p90_error"] == pytest.approx(0.25)
+    ran = run("validate", place)
+    assert ran.code == 0
+    assert "peak memory" in ran.out
+    assert "golden: encoder 1" in ran.out
+    before = json.loads(run("validate", folder, "--format", "json").out)
+    runs = [run_of(step_time_canon_s=7.0, gbs=1024, peak_mem_gb=40)]
+    write_table(folder / "m.csv", runs)
+    golden_file(folder / "g.jsonl", 0.8)
+    both = json.loads(run("validate", folder, "--format", "json").out)
+    assert both["memory"]["n"] == 2
+    assert len(both["memory"]["parts"]) == 2
+    assert both["instance"]["hash"] != before["instance"]["hash"]
 
 
 def test_same_files_same_output_and_the_hash_sees_a_change(
@@ -103,7 +145,7 @@ def test_text(run: Callable[..., Ran], folder: Path, style: str) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert "toy" in ran.out
     assert "moe model" in ran.out
-    assert "fits: 6 of 6 right; 0 predicted to fit" in ran.out
+    assert "false fits" in ran.out
     assert "7 read = 5 used + 0 of older releases + 1 out of memory + 1 not covered" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 200
     if style == "md":
@@ -212,10 +254,13 @@ def test_absurd_times_are_counted_as_not_covered(
     ],
     ids=range(6),
 )
-def test_bytes_that_are_no_table(run: Callable[..., Ran], tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_bytes_that_are_no_table(
+    run: Callable[..., Ran], tmp_path: Path, content: bytes, kind: str
+) -> None:
     place = tmp_path / "bytes"
     place.mkdir()
-    (place / "a.csv").write_bytes(content)
+    (place / f"a.{kind}").write_bytes(content)
     assert_refused(run("validate", place))
 
 
@@ -246,6 +291,9 @@ def test_the_json_of_a_prediction(run: Callable[..., Ran], model: Path) -> None:
     assert sum(share["share"] for share in shares) == pytest.approx(1)
     assert sum(share["seconds"] for share in shares) == pytest.approx(step)
     assert {"bubble", "recomputation", "optimizer"} <= {share["term"] for share in shares}
+    assert found["allocated_bytes"] == max(stage["memory_bytes"] for stage in found["stages"])
+    assert found["device_bytes"] == max(stage["device_bytes"] for stage in found["stages"])
+    assert found["device_bytes"] > found["allocated_bytes"]
     for stage in found["stages"]:
         parts = sum(term["value"] for term in stage["memory_terms"])
         assert parts == pytest.approx(stage["memory_bytes"])
@@ -255,7 +303,16 @@ def test_the_json_of_a_prediction(run: Callable[..., Ran], model: Path) -> None:
 def test_the_text_of_a_prediction(run: Callable[..., Ran], model: Path, style: str) -> None:
     ran = run("predict", model, *JOB, "--plan", "pp=2 tp=2 mbs=2", "--format", style)
     assert ran.code == 0
-    for words in ("where the time goes", "bubble", "MFU", "HFU", "TFLOP/s", "peak memory", "100.0"):
+    for words in (
+        "where the time goes",
+        "bubble",
+        "MFU",
+        "HFU",
+        "TFLOP/s",
+        "peak memory",
+        "allocated",
+        "100.0",
+    ):
         assert words in ran.out
     assert "6 x matrix parameters" in ran.out
 

@@ -50,15 +50,6 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Fits:
-    """Whether a configuration fits: predicted beside what happened."""
-
-    n: int  # configurations
-    right: int
-    false_fits: int  # predicted to fit, but ran out of memory
-
-
-@dataclass(frozen=True, slots=True)
 class Source:
     """One source. Errors, regrets and spreads are fractions; None where nothing can be said."""
 
@@ -96,12 +87,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Everything that timed runs and those out of memory tell about the cost model."""
+    """What timed runs, and the choice among them and those out of memory, tell of the model."""
 
     sources: tuple[Source, ...]
     macro_median_error: float | None  # mean over macro_sources of the median error from 7 B on
     macro_sources: tuple[str, ...]
-    fits: Fits
     not_covered: tuple[NotCovered, ...]
     rows: Rows
     timed: tuple[PricedCase, ...]
@@ -140,7 +130,6 @@ def validate(runs: Sequence[Run], profile: Profile | None = None) -> Validation:
         sources=sources,
         macro_median_error=stats.mean(list(macro.values())),
         macro_sources=tuple(macro),
-        fits=_fits(priced),
         not_covered=not_covered,
         rows=_rows(len(runs), cases, not_covered),
         timed=tuple(timed),
@@ -250,15 +239,6 @@ def _error_interval(timed: Sequence[PricedCase]) -> tuple[float, float]:
         for p, measured in zip(timed, _measured(timed), strict=True)
     ]
     return float(np.median([e.min() for e in errors])), float(np.median([e.max() for e in errors]))
-
-
-def _fits(priced: Sequence[PricedCase]) -> Fits:
-    told = [(p.fits, p.case.measured_s is not None) for p in priced]
-    return Fits(
-        n=len(told),
-        right=sum(believed == ran for believed, ran in told),
-        false_fits=sum(believed and not ran for believed, ran in told),
-    )
 
 
 def _rows(read: int, cases: Sequence[Case], not_covered: Sequence[NotCovered]) -> Rows:

@@ -14,6 +14,7 @@ import msgspec
 from ilp_parallel.costs.profile import default_profile, profile_document
 from ilp_parallel.errors import InputError
 from ilp_parallel.measured.comparison import APART
+from ilp_parallel.measured.memory import LARGE_BYTES, memory_report
 from ilp_parallel.measured.runs import read_runs
 from ilp_parallel.measured.validation import GROUP_CASES, MACRO_CASES, validate
 from ilp_parallel.report import render
@@ -21,9 +22,11 @@ from ilp_parallel.solving import versions
 from ilp_parallel.specs.documents import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ilp_parallel.costs.profile import Profile
     from ilp_parallel.measured.comparison import Errors
-    from ilp_parallel.measured.runs import Run
+    from ilp_parallel.measured.memory import Fits, MemoryReport
     from ilp_parallel.measured.validation import Source, Validation
     from ilp_parallel.report import Style
 
@@ -35,6 +38,7 @@ class FolderValidation:
     """What was compared with what, and the result."""
 
     validation: Validation
+    memory: MemoryReport
     profile: str  # its name
     input_hash: str  # SHA-256 of the files' content and the profile
     files: int
@@ -48,27 +52,24 @@ def validate_folder(folder: str, profile: Profile | None) -> FolderValidation:
     InputError
         ``NOT_A_FOLDER``, ``NO_RUNS``, ``UNREADABLE_RUNS``, or ``BAD_RUN`` with file and line.
     """
-    runs, hashes = _read(folder)
-    if not runs:
+    used = profile or default_profile()
+    try:
+        runs, memory = read_runs(folder), memory_report(folder)
+        paths = sorted(p for p in Path(folder).rglob("*") if p.suffix in (".csv", ".jsonl"))
+        hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    except (OSError, ValueError, csv.Error) as error:
+        reason = f"{shown(folder)}: {shown(error)}"
+        raise InputError("UNREADABLE_RUNS", reason, "give CSV files in UTF-8") from None
+    if not runs and memory.overall is None and not memory.not_covered:
         raise InputError(
             "NO_RUNS",
             f"no file of {shown(folder)} has rows with the columns of a run",
             "give a folder of CSV files that do",
         )
-    used = profile or default_profile()
     digest = hashlib.sha256(msgspec.json.encode([profile_document(used), hashes], order="sorted"))
-    return FolderValidation(validate(runs, profile), used.name, digest.hexdigest(), len(hashes))
-
-
-def _read(folder: str) -> tuple[tuple[Run, ...], list[str]]:
-    """The runs of a folder, and the SHA-256 of each of its files."""
-    try:
-        runs = read_runs(folder)
-        contents = [path.read_bytes() for path in sorted(Path(folder).rglob("*.csv"))]
-    except (OSError, ValueError, csv.Error) as error:
-        reason = f"{shown(folder)}: {shown(error)}"
-        raise InputError("UNREADABLE_RUNS", reason, "give CSV files in UTF-8") from None
-    return runs, [hashlib.sha256(content).hexdigest() for content in contents]
+    return FolderValidation(
+        validate(runs, profile), memory, used.name, digest.hexdigest(), len(hashes)
+    )
 
 
 def validation_document(result: FolderValidation) -> dict[str, object]:
@@ -85,7 +86,8 @@ def validation_document(result: FolderValidation) -> dict[str, object]:
         },
         "macro_median_error": found.macro_median_error,
         "macro_sources": list(found.macro_sources),
-        "fits": msgspec.to_builtins(found.fits),
+        "memory": _memory_document(result.memory),
+        "fits": _fits_document(result.memory),
         "sources": msgspec.to_builtins(found.sources),
         "not_covered": msgspec.to_builtins(found.not_covered),
         "configurations": [
@@ -103,12 +105,48 @@ def validation_document(result: FolderValidation) -> dict[str, object]:
     }
 
 
+def _memory_document(memory: MemoryReport) -> dict[str, object]:
+    """Errors of peak memory: of all, and of each kind of measurement."""
+    empty = {"n": 0, "median_error": None, "p90_error": None, "bias": None}
+    whole = empty if memory.overall is None else msgspec.to_builtins(memory.overall)
+    parts = {name: msgspec.to_builtins(errors) for name, errors in _memory_parts(memory)}
+    return {**whole, "parts": parts, "not_covered": memory.not_covered}
+
+
+def _fits_document(memory: MemoryReport) -> dict[str, object]:
+    """Rows that ran or ran out of memory: all, by source, and with models not seen."""
+    return {
+        **_all_fits(memory.fits.values()),
+        "by_source": msgspec.to_builtins(memory.fits),
+        "left_out": _all_fits(memory.fits_left_out.values()),
+    }
+
+
+def _all_fits(parts: Collection[Fits]) -> dict[str, int]:
+    names = ("n", "out_of_memory", "right", "false_fits", "false_ooms")
+    return {name: sum(getattr(part, name) for part in parts) for name in names}
+
+
+def _memory_parts(memory: MemoryReport) -> list[tuple[str, Errors]]:
+    """Errors by kind of measurement."""
+    golden = (
+        (f"Megatron-LM tests below {LARGE_BYTES / 1e9:g} GB, allocated", memory.golden_toy),
+        ("larger ones, allocated", memory.golden_large),
+    )
+    devices = [(f"{source}, on the device", errors) for source, errors in memory.devices.items()]
+    return [(name, errors) for name, errors in golden if errors is not None] + devices
+
+
 def validation_text(result: FolderValidation, style: Style) -> str:
     """The tables of ``validate``."""
     found = result.validation
     parts = [_totals(result)]
     if found.sources:
         parts = [_errors_table(found, style), _choices_table(found, style), *parts]
+    if result.memory.overall is not None:
+        parts.append(_memory_table(result.memory, style))
+    if result.memory.fits:
+        parts.append(_fits_table(result.memory, style))
     if found.not_covered:
         parts.append(_not_covered_table(found, style))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
@@ -190,19 +228,53 @@ def _choices_table(found: Validation, style: Style) -> str:
 
 def _totals(result: FolderValidation) -> str:
     found = result.validation
-    rows, fits = found.rows, found.fits
+    rows = found.rows
     macro = "no source has as many"
     if found.macro_median_error is not None:
         macro = f"{_percent(found.macro_median_error)} % ({', '.join(found.macro_sources)})"
     return _lines(
         f"macro median error (mean over sources with {MACRO_CASES} configurations from 7 B on): "
         f"{macro}",
-        f"fits: {fits.right} of {fits.n} right; {fits.false_fits} predicted to fit ran out of "
-        "memory",
         f"rows: {rows.read} read = {rows.used} used + {rows.older_release} of older releases + "
         f"{rows.out_of_memory} out of memory + {rows.not_covered} not covered + "
         f"{rows.left_out} without a trustworthy time",
         f"rates: profile {shown(result.profile)}",
+    )
+
+
+def _memory_table(memory: MemoryReport, style: Style) -> str:
+    assert memory.overall is not None
+    rows = [
+        (
+            shown(name),
+            str(errors.n),
+            _percent(errors.median_error),
+            _percent(errors.p90_error),
+            _percent(errors.bias, signed=True),
+        )
+        for name, errors in [*_memory_parts(memory), ("all", memory.overall)]
+    ]
+    header = ("measured peak", "rows", "median", "p90", "bias")
+    table = render("errors of the predicted peak memory (%)", header, rows, style)
+    reasons = ", ".join(f"{shown(reason)} {n}" for reason, n in memory.not_covered.items())
+    return table + (_lines(f"rows not compared: {reasons}") if reasons else "")
+
+
+def _fits_table(memory: MemoryReport, style: Style) -> str:
+    header = (
+        *("source", "rows", "out of memory", "right", "false fits", "false OOMs"),
+        *("left out: false fits", "false OOMs"),
+    )
+    rows = []
+    for source, fits in memory.fits.items():
+        unseen = memory.fits_left_out[source]
+        numbers = (fits.n, fits.out_of_memory, fits.right, fits.false_fits, fits.false_ooms)
+        beside = (unseen.false_fits, unseen.false_ooms)
+        rows.append((shown(source), *map(str, (*numbers, *beside))))
+    table = render("whether a row fits, predicted and measured", header, rows, style)
+    return table + _lines(
+        "false fits: ran out of memory, predicted to fit; false OOMs: the reverse",
+        "left out: allocator slack fitted on the other models and sequence lengths only",
     )
 
 
