@@ -182,8 +182,8 @@ def _notes(plan: Plan) -> Iterator[Note]:
     else:
         yield Note("STAGES_IN_CODE", "Build the model with make_pipeline of pipeline_stages.py.")
     if g.pipeline > 1 and g.tensor > 1:
-        words = " and sequence parallel" if g.sequence_parallel else ""
-        yield Note("LAYERS_MUST_BE_TENSOR_PARALLEL", f"The layers must be tensor{words} parallel.")
+        words = "tensor and sequence" if g.sequence_parallel else "tensor"
+        yield Note("LAYERS_MUST_BE_PARALLEL", f"The layers themselves must be {words} parallel.")
     yield from common_notes(plan, "deepspeed", "DeepSpeed")
 
 

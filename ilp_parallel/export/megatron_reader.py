@@ -22,7 +22,6 @@ _SWITCHES_NOT_READ = (
     "--distribute-saved-activations",
     "--fine-grained-activation-offloading",
     "--num-experts",
-    "--rampup-batch-size",
     "--use-torch-fsdp2",
 )
 """Options that change a plan in ways no Configuration or Strategy can say."""

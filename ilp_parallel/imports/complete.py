@@ -96,7 +96,7 @@ def job_from(
         values[name] = value
     job = JobSpec(**{**given, **values})  # type: ignore[arg-type]
     check_job(model, cluster, job)
-    return CompleteJob(model, cluster, job, tuple(assumed))
+    return CompleteJob(model, cluster, job, (*found.notes, *assumed))
 
 
 def plan_from(found: Imported, job: CompleteJob) -> tuple[Plan, tuple[str, ...]]:

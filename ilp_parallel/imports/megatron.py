@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ilp_parallel.specs.job import Attention, Optimizer, Precision
 
 _ATTENTION: dict[str, Attention] = {"flash": "flash", "fused": "flash", "unfused": "unfused"}
+_RAMP = "batch ramp not planned: the plan is for the full batch"
 _FOREIGN_ACTIVATIONS = ("--squared-relu", "--quick-geglu", "--openai-gelu", "--glu-linear-offset")
 _FOREIGN_MODELS = (
     "--multi-latent-attention",
@@ -79,6 +80,7 @@ def read_megatron(text: str, origin: str, devices: int | None) -> Imported:
         sizes=stage_sizes(flags),
         zero=(run.zero,),
         recompute=run.recompute,
+        notes=(_RAMP,) if flags.has("--rampup-batch-size") else (),
     )
 
 

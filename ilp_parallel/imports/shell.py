@@ -27,6 +27,8 @@ _MAX_EXPANDED = 1 << 16
 
 _ARRAY = re.compile(r"^[ \t]*([A-Za-z_]\w*)\+?=\(", re.MULTILINE)
 _ASSIGNMENT = re.compile(r"^(?:export[ \t]+|declare[ \t]+(?:-\w+[ \t]+)?)?([A-Za-z_]\w*)=(.*)$")
+_QUOTED_ARRAY = re.compile(r'"(\$\{[A-Za-z_]\w*\[@\]\})"')
+"""``"${NAME[@]}"`` stands for several words although it is quoted."""
 _VARIABLE = re.compile(
     r"\$\(\(([^()$]{1,200})\)\)"
     r"|\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=]([^${}]{0,400}))?\}"
@@ -69,7 +71,7 @@ def read_launch(text: str) -> Launch:
         raise InputError(
             "SCRIPT_TOO_LONG", f"{len(text)} characters", "give the launch script only"
         )
-    joined = re.sub(r"\\\r?\n", " ", text)
+    joined = _QUOTED_ARRAY.sub(r"\1", re.sub(r"\\\r?\n", " ", text))
     if joined.lstrip().startswith("--"):
         return Launch(tuple(_split(_uncommented(joined))), None, None)
     values: dict[str, str] = {}

@@ -20,6 +20,8 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ilp_parallel.configuration import Zero
     from ilp_parallel.problems.pipeline import Schedule
 
@@ -103,7 +105,7 @@ def read_torchtitan(text: str, origin: str, devices: int | None) -> Imported:
         sizes=sizes,
         zero=_zero(parallelism, shard, replicate, context, pipeline),
         recompute=_recompute(whole.section("activation_checkpoint")),
-        notes=_model_note(whole),
+        notes=tuple(_notes(whole)),
     )
 
 
@@ -146,8 +148,11 @@ def _zero(
     return ("3-keep",) if keeps else ("3-regather",)
 
 
-def _recompute(section: Fields) -> tuple[tuple[str, ...], ...]:
+def _recompute(section: Fields) -> tuple[tuple[str, ...], ...] | None:
+    """None, all, or open: selective checkpointing chooses operators, no modules of a plan."""
     mode = section.text("mode") or "selective"
+    if mode == "selective":
+        return None
     if mode not in _RECOMPUTE:
         raise _not_read(f"activation_checkpoint.mode {shown(mode)}")
     return (_RECOMPUTE[mode],)
@@ -177,10 +182,13 @@ def _sizes(parallelism: Fields) -> tuple[int, ...] | None:
     return tuple(sizes)
 
 
-def _model_note(whole: Fields) -> tuple[str, ...]:
+def _notes(whole: Fields) -> Iterator[str]:
     model = whole.section("model")
     name, flavor = model.text("name"), model.text("flavor")
-    return () if name is None else (f"model {shown(name)} {shown(flavor or '')}".rstrip(),)
+    if name is not None:
+        yield f"model {shown(name)} {shown(flavor or '')}".rstrip()
+    if (whole.section("activation_checkpoint").text("mode") or "selective") == "selective":
+        yield "selective checkpointing has no counterpart in a plan"
 
 
 def _not_read(what: str) -> InputError:
