@@ -109,8 +109,13 @@ def _memory_document(memory: MemoryReport) -> dict[str, object]:
     """Errors of peak memory: of all, and of each kind of measurement."""
     empty = {"n": 0, "median_error": None, "p90_error": None, "bias": None}
     whole = empty if memory.overall is None else msgspec.to_builtins(memory.overall)
-    parts = {name: msgspec.to_builtins(errors) for name, errors in _memory_parts(memory)}
-    return {**whole, "parts": parts, "not_covered": memory.not_covered}
+    return {
+        **whole,
+        "golden_toy": msgspec.to_builtins(memory.golden_toy),
+        "golden_large": msgspec.to_builtins(memory.golden_large),
+        "devices": msgspec.to_builtins(memory.devices),
+        "not_covered": memory.not_covered,
+    }
 
 
 def _fits_document(memory: MemoryReport) -> dict[str, object]:
@@ -140,7 +145,7 @@ def _memory_parts(memory: MemoryReport) -> list[tuple[str, Errors]]:
 def validation_text(result: FolderValidation, style: Style) -> str:
     """The tables of ``validate``."""
     found = result.validation
-    parts = [_totals(result)]
+    parts = [_totals(result, style)]
     if found.sources:
         parts = [_errors_table(found, style), _choices_table(found, style), *parts]
     if result.memory.overall is not None:
@@ -149,7 +154,7 @@ def validation_text(result: FolderValidation, style: Style) -> str:
         parts.append(_fits_table(result.memory, style))
     if found.not_covered:
         parts.append(_not_covered_table(found, style))
-    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+    return "\n".join(part.strip("\n") + "\n" for part in parts)
 
 
 def _errors_table(found: Validation, style: Style) -> str:
@@ -174,7 +179,8 @@ def _errors_table(found: Validation, style: Style) -> str:
         for s in found.sources
     ]
     table = render("errors of the predicted step time (%)", header, rows, style)
-    return table + _lines(
+    return table + _notes(
+        style,
         "rows: of the newest release; repeats of one configuration are averaged and count once",
         "median, p90: of |predicted / measured - 1|; bias: median of predicted / measured - 1",
         "interval: the median error, were every blank cell filled in best, and worst",
@@ -209,13 +215,14 @@ def _choices_table(found: Validation, style: Style) -> str:
     if not rows:
         return f"no group of {GROUP_CASES} timed plans for one job: no order, no regret\n"
     table = render("choosing among the plans of one job: order and regret (%)", header, rows, style)
-    return table + _lines(
+    return table + _notes(
+        style,
         f"groups: at least {GROUP_CASES} timed plans for equal model, devices, batch and kernels",
         f"tau: Kendall's, median over groups; pairs measured within {APART:.0%} are left out",
         "regret (median), p90, mean: time of the plan that the model picks over the best, less 1",
         "random: expected regret of a random pick among what ran, mean over groups",
-        "rule: least recomputation, then tp x pp, then tp, then largest microbatch; rule and model",
-        "  pick among what the model believes to fit",
+        "rule: least recomputation, then tp x pp, then tp, then largest microbatch",
+        "rule and model pick among what the model believes to fit",
         "OOM: groups where that pick ran out of memory, which no regret counts",
         "known, known rule: p90 of model and rule, were only what ran to choose from",
         *(
@@ -226,13 +233,14 @@ def _choices_table(found: Validation, style: Style) -> str:
     )
 
 
-def _totals(result: FolderValidation) -> str:
+def _totals(result: FolderValidation, style: Style) -> str:
     found = result.validation
     rows = found.rows
     macro = "no source has as many"
     if found.macro_median_error is not None:
         macro = f"{_percent(found.macro_median_error)} % ({', '.join(found.macro_sources)})"
-    return _lines(
+    return _notes(
+        style,
         f"macro median error (mean over sources with {MACRO_CASES} configurations from 7 B on): "
         f"{macro}",
         f"rows: {rows.read} read = {rows.used} used + {rows.older_release} of older releases + "
@@ -257,7 +265,7 @@ def _memory_table(memory: MemoryReport, style: Style) -> str:
     header = ("measured peak", "rows", "median", "p90", "bias")
     table = render("errors of the predicted peak memory (%)", header, rows, style)
     reasons = ", ".join(f"{shown(reason)} {n}" for reason, n in memory.not_covered.items())
-    return table + (_lines(f"rows not compared: {reasons}") if reasons else "")
+    return table + (_notes(style, f"rows not compared: {reasons}") if reasons else "")
 
 
 def _fits_table(memory: MemoryReport, style: Style) -> str:
@@ -272,7 +280,8 @@ def _fits_table(memory: MemoryReport, style: Style) -> str:
         beside = (unseen.false_fits, unseen.false_ooms)
         rows.append((shown(source), *map(str, (*numbers, *beside))))
     table = render("whether a row fits, predicted and measured", header, rows, style)
-    return table + _lines(
+    return table + _notes(
+        style,
         "false fits: ran out of memory, predicted to fit; false OOMs: the reverse",
         "left out: allocator slack fitted on the other models and sequence lengths only",
     )
@@ -308,5 +317,8 @@ def _percent(value: float | None, *, signed: bool = False) -> str:
     return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
 
 
-def _lines(*lines: str) -> str:
+def _notes(style: Style, *lines: str) -> str:
+    """Lines below a table; in markdown a list, apart from it."""
+    if style == "md":
+        return "\n" + "".join(f"- {line}\n" for line in lines)
     return "".join(f"{line}\n" for line in lines)
