@@ -134,6 +134,12 @@ def _configuration(found: Imported, job: CompleteJob, assumed: list[str]) -> Con
     pipeline, tensor = degree("pipeline", found.pipeline), degree("tensor", found.tensor)
     context, chunks = degree("context", found.context), degree("chunks", found.chunks)
     data = quotient(job.cluster.devices, pipeline * tensor * context, "devices by tp, pp and cp")
+    if found.data not in (None, data):
+        raise InputError(
+            "SIZES_DISAGREE",
+            f"the file states dp={found.data}, the devices leave {data}",
+            "mend it",
+        )
     share = quotient(job.job.global_batch, data, "batch by data ranks")
     microbatch = found.microbatch
     if microbatch is None:
