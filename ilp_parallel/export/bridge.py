@@ -18,6 +18,7 @@ from ilp_parallel.export.megatron_flags import MegatronFlags
 from ilp_parallel.export.megatron_rules import validate_megatron
 from ilp_parallel.export.python_file import Expression, Value, assignments, comments
 from ilp_parallel.export.python_file import read_assignments as read_python
+from ilp_parallel.specs.documents import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +118,9 @@ def read_settings(text: str, layers: int) -> MegatronFlags:
             if value is None:
                 continue
             if type(value) is not kind:
-                raise InputError("WRONG_TYPE", f"{name} is {value!r}", f"give a {kind.__name__}")
+                raise InputError(
+                    "WRONG_TYPE", f"{name} is {shown(repr(value)[:200])}", f"give a {kind.__name__}"
+                )
             words += [flag, str(value)]
     words += [flag for flag, name in _SWITCHES.items() if found.get(name) is True]
     modules = found.get(_MODULES)

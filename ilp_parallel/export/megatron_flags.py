@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.documents import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ class MegatronFlags:
             else:
                 raise InputError(
                     "MALFORMED_MEGATRON_ARGUMENTS",
-                    f"{word!r} comes before any option",
+                    f"{shown(word)} comes before any option",
                     "begin with an option such as --num-layers",
                 )
         return cls(tuple(items))
@@ -70,7 +71,7 @@ class MegatronFlags:
         if len(values) != 1:
             raise InputError(
                 "MALFORMED_MEGATRON_ARGUMENTS",
-                f"{name} has {len(values)} values",
+                f"{shown(name)} has {len(values)} values",
                 f"give {name} one value",
             )
         return values[0]
@@ -90,7 +91,7 @@ class MegatronFlags:
         if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0):
             raise InputError(
                 "MALFORMED_MEGATRON_ARGUMENTS",
-                f"{name} is {text!r}",
+                f"{name} is {shown(text)}",
                 f"give {name} an integer of at least 1",
             )
         return int(text)

@@ -12,6 +12,7 @@ import re
 from itertools import groupby
 
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.documents import shown
 
 _GROUP = re.compile(r"\(([^()]*)\)\*([0-9]{1,6})")
 _SYMBOL = re.compile(r"([EtL|])\*([0-9]{1,6})")
@@ -43,7 +44,7 @@ def read_layout(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"Et+(\|t+)*L", expanded):
         raise InputError(
             "MALFORMED_LAYOUT",
-            f"{text[:200]!r} is no list of non-empty stages from E to L",
+            f"{shown(text)} is no list of non-empty stages from E to L",
             "write E, layers t, stage ends |, then L",
         )
     return tuple(stage.count("t") for stage in expanded.split("|"))

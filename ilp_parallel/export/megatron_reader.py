@@ -13,6 +13,7 @@ from ilp_parallel.configuration import RECOMPUTE_SETS, Configuration, Strategy, 
 from ilp_parallel.errors import InputError
 from ilp_parallel.export.megatron_flags import MegatronFlags
 from ilp_parallel.export.megatron_layout import read_layout
+from ilp_parallel.specs.documents import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,7 +184,7 @@ def _zero(flags: MegatronFlags) -> Zero:
     if flags.has("--use-megatron-fsdp"):
         sharding = flags.text("--data-parallel-sharding-strategy", "optim_grads_params")
         if sharding != "optim_grads_params":
-            raise _not_read(f"--data-parallel-sharding-strategy {sharding}")
+            raise _not_read(f"--data-parallel-sharding-strategy {shown(sharding)}")
         return "3-regather"
     return "1" if flags.has("--use-distributed-optimizer") else "0"
 
@@ -198,7 +199,7 @@ def _recompute(flags: MegatronFlags, sizes: tuple[int, ...]) -> list[tuple[str, 
     if granularity == "selective":
         modules = tuple(sorted(set(flags.values("--recompute-modules") or ("core_attn",))))
         if modules not in RECOMPUTE_SETS or modules == ("full",):
-            raise _not_read(f"--recompute-modules {' '.join(modules)}")
+            raise _not_read(f"--recompute-modules {shown(' '.join(modules))}")
         return [modules] * sum(sizes)
     count = flags.integer("--recompute-num-layers")
     if granularity == "full" and method == "uniform" and count == 1:
@@ -206,7 +207,8 @@ def _recompute(flags: MegatronFlags, sizes: tuple[int, ...]) -> list[tuple[str, 
     if granularity == "full" and method == "block":
         return [("full",) if i < count else () for size in sizes for i in range(size)]
     raise _not_read(
-        f"--recompute-granularity {granularity} with --recompute-method {method} and {count} layers"
+        f"--recompute-granularity {shown(granularity)} with --recompute-method {shown(method)} and "
+        f"{count} layers"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from typing import TYPE_CHECKING
 
 from ilp_parallel.errors import InputError
@@ -86,7 +87,9 @@ def read_constant(text: str, name: str) -> Value:
 
 def _nodes(text: str) -> Sequence[ast.AST]:
     try:
-        return list(ast.walk(ast.parse(text)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd literals
+            return list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError("MALFORMED_PYTHON", "the text is no Python", "mend the file") from None
 

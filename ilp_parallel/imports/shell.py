@@ -11,6 +11,7 @@ import ast
 import operator
 import re
 import shlex
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -161,7 +162,9 @@ def _expanded(line: str, values: dict[str, str]) -> str:
 def _arithmetic(text: str, values: dict[str, str]) -> str:
     """Value of an integer expression of numbers and names with ``+ - * /``; else the text."""
     try:
-        value = _value(ast.parse(text.strip(), mode="eval").body, values)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd literals
+            value = _value(ast.parse(text.strip(), mode="eval").body, values)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return f"$(({text} ))"
     return str(value)
