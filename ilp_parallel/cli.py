@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from ilp_parallel import __version__
+from ilp_parallel.cli_calibrate import calibrate
 from ilp_parallel.cli_exchange import exchange_options, exchanged_job, export, import_
 from ilp_parallel.cli_measured import predict, validate
 from ilp_parallel.cli_options import (
@@ -46,7 +47,7 @@ def cli() -> None:
     """Prove optimal parallel training plans for large models."""
 
 
-for _command in (predict, validate):
+for _command in (predict, validate, calibrate):
     cli.add_command(_command)
 
 

@@ -62,6 +62,7 @@ other chunks (assumed); without interleaving all of it is exposed."""
 
 STORED_GATE_COPIES: dict[Stack, int] = {
     "megatron": 0,
+    "megatron-2021": 0,
     "torchtitan": 0,
     "deepspeed": 1,
     "fsdp": 1,
@@ -71,6 +72,7 @@ STORED_GATE_COPIES: dict[Stack, int] = {
 
 BUCKET_BYTES: dict[Stack, int] = {
     "megatron": 0,
+    "megatron-2021": 0,
     "torchtitan": 0,
     "deepspeed": 2_000_000_000,
     "fsdp": 0,
@@ -78,6 +80,11 @@ BUCKET_BYTES: dict[Stack, int] = {
 }
 """Communication buckets when data parallel: Megatron-LM communicates in place; DeepSpeed keeps
 reduce and all-gather buckets of 5e8 two-byte elements each (its documented defaults)."""
+
+ZERO3_ADAPTERS: dict[Stack, int] = {"deepspeed": 1}
+"""Network adapters of a node that a ring over sharded weights uses; all that its members have where
+nothing is said. One: DeepSpeed gathers each parameter by itself (Narayanan et al. 2021, table 2:
+16-17 GB/s per device on eight adapters of 25)."""
 
 CONTEXT_BYTES = {"volta": 1113 * 2**20, "unknown": 1573 * 2**20}
 """CUDA context and loaded kernels by generation: what ``nvidia-smi`` shows of a process that holds

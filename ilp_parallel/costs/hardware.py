@@ -101,7 +101,7 @@ class Machine:
         return _exposed_s(traffic_s, hiding_s, self.rates.overlap)
 
     def tensor_exposed_s(self, traffic_s: float, hiding_s: float) -> float:
-        """Seconds of tensor-parallel traffic that remain visible beside a matmul of ``hiding_s``."""
+        """Seconds of tensor-parallel traffic that remain visible beside ``hiding_s`` of matmul."""
         return _exposed_s(traffic_s, hiding_s, self.rates.tensor_overlap)
 
     def inside_node(self, block: int, devices: int) -> bool:
@@ -109,10 +109,13 @@ class Machine:
         node = self.devices_per_node
         return block <= node and (node % block == 0 or devices <= node)
 
-    def group(self, ranks: int, stride: int, devices: int) -> Group:
+    def group(
+        self, ranks: int, stride: int, devices: int, adapters: int | None = None
+    ) -> Group:
         """Ranks ``stride`` apart, as tensor (stride 1) and data (stride t) groups are.
 
-        A ring that leaves its node uses one network card per member inside the node.
+        A ring that leaves its node uses one network adapter per member inside the node, or at most
+        ``adapters``.
         """
         base = self.rates.collective_s
         if self.inside_node(ranks * stride, devices):
@@ -120,7 +123,7 @@ class Machine:
             return Group(ranks, self.intra_bytes_per_s, latency)
         members = max(1, min(ranks, self.devices_per_node // stride))
         nodes = -(-ranks // members)
-        bandwidth = self.inter_bytes_per_s * members
+        bandwidth = self.inter_bytes_per_s * min(members, adapters or members)
         if members > 1:
             bandwidth = min(self.intra_bytes_per_s, bandwidth)
         # a ring passes every rank: no tree shortens an all-gather or a reduce-scatter

@@ -123,16 +123,17 @@ class LayerCosting:
         return LayerPart(
             forward=forward,
             backward=backward,
-            forward_s=self._seconds(forward),
-            backward_s=self._seconds(backward),
+            forward_s=self.seconds(forward),
+            backward_s=self.seconds(backward),
             stored=stored,
-            recompute_s=_per_set(lambda r: sum(self._seconds(modules[name]) for name in r)),
+            recompute_s=_per_set(lambda r: sum(self.seconds(modules[name]) for name in r)),
             recompute_flops=_per_set(lambda r: sum(flops[name] for name in r)),
             activation_bytes=_per_set(stored.kept),
             transient_bytes=_per_set(lambda r: stored.rebuilt(r) + working),
         )
 
-    def _seconds(self, work: Work) -> float:
+    def seconds(self, work: Work) -> float:
+        """Seconds of a pass: the device's, the host's where it is slower, and stragglers."""
         machine = self.machine
         return (work.device_s + work.launch_s(machine.rates.host_s)) * machine.straggling
 

@@ -238,7 +238,10 @@ class CostModel:
         part = self._zeros.get(key)
         if part is None:
             parameters = float(self.shapes(configuration.tensor).layer_parameters)
-            part = zero_part(self.states, parameters, self.data_group(configuration))
+            group = self.data_group(configuration)
+            adapters = c.ZERO3_ADAPTERS.get(self.job.stack)
+            weights_group = self.data_group(configuration, adapters)
+            part = zero_part(self.states, parameters, group, weights_group)
             self._zeros[key] = part
         return part
 
@@ -266,9 +269,10 @@ class CostModel:
             self._shapes[tensor] = rank_shapes(self.model, tensor)
         return self._shapes[tensor]
 
-    def data_group(self, configuration: Configuration) -> Group:
+    def data_group(self, configuration: Configuration, adapters: int | None = None) -> Group:
         """The ranks of a stage that hold the same weights: ``c d`` of them, ``t`` apart."""
-        return self.machine.group(configuration.shards, configuration.tensor, configuration.devices)
+        g = configuration
+        return self.machine.group(g.shards, g.tensor, g.devices, adapters)
 
     def exposed_traffic(self, configuration: Configuration) -> ExposedTraffic:
         """ZeRO traffic of one block that no compute hides."""

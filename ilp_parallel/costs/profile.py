@@ -92,6 +92,12 @@ def default_profile() -> Profile:
 
 
 @cache
+def prior_profile() -> Profile:
+    """What the shipped profile was fitted from: data sheets, papers and judgement."""
+    return read_profile(str(data_root() / "profiles" / "prior.json"))
+
+
+@cache
 def rates_of(generation: str, stack: str) -> Rates:
     """The shipped rates of a device generation under a stack."""
     return default_profile().rates(generation, stack)

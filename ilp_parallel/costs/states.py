@@ -104,15 +104,22 @@ class ZeroPart:
     optimizer_s: FloatArray
 
 
-def zero_part(costing: StateCosting, parameters: float, group: Group) -> ZeroPart:
-    """Price every variant for one block's ``parameters`` on the data-parallel ``group``."""
+def zero_part(
+    costing: StateCosting, parameters: float, group: Group, weights_group: Group
+) -> ZeroPart:
+    """Price every variant for one block's ``parameters``.
+
+    ``group`` are the ranks that hold the same weights, ``weights_group`` the same ranks at the pace
+    of collectives over sharded weights.
+    """
     variants = ZERO_VARIANTS if group.ranks > 1 else ZERO_VARIANTS[:1]
     recipe, ranks = costing.recipe, group.ranks
     scatter = group.gather_s(parameters * recipe.gradient)
-    gather = group.gather_s(parameters * recipe.gathered)
+    gather = weights_group.gather_s(parameters * recipe.gathered)
     refresh = group.gather_s(parameters * recipe.refreshed)
     last = {"0": 2 * scatter, "1": scatter, "2-buffer": scatter}
-    backward = {"2-scatter": scatter, "3-keep": scatter, "3-regather": scatter + gather}
+    scatter3 = weights_group.gather_s(parameters * recipe.gradient)
+    backward = {"2-scatter": scatter, "3-keep": scatter3, "3-regather": scatter3 + gather}
     forward = {"3-keep": gather, "3-regather": gather}
     following = {"1": refresh, "2-buffer": refresh, "2-scatter": refresh}
 

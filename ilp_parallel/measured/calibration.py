@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ilp_parallel.costs.model import CostModel
 from ilp_parallel.costs.profile import ANY, DEVICE_RATES, RATE_LIMITS, Profile, Rate
 from ilp_parallel.errors import InputError
+from ilp_parallel.measured.software import MeasuredCosts, software_of
 from ilp_parallel.specs.rates import Rates
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ilp_parallel.costs.model import CostModel
     from ilp_parallel.measured.cases import Case
     from ilp_parallel.plan import Plan
 
@@ -58,8 +59,10 @@ PRIOR_SPREAD: dict[str, float] = {
 """How far a rate may lie from its prior value, as a logit or a logarithm (judgement: data sheets
 and kernel benchmarks pin shares down to 10-20 %, software overheads only to a factor)."""
 
-SHARES = ("matmul", "matmul_fp8", "attention", "stream", "intra", "inter", "overlap")
-SHARES += ("tensor_overlap",)
+SHARES = (
+    *("matmul", "matmul_fp8", "attention", "stream"),
+    *("intra", "inter", "overlap", "tensor_overlap"),
+)
 
 INFORMED = 0.95
 """A rate counts as fitted when its spread fell below this share of the prior's."""
@@ -76,6 +79,7 @@ class FittedGeneration:
 
     generation: str
     cases: int
+    stacks: dict[str, int]  # cases of each
     sources: tuple[str, ...]
     median_error: float
     rates: dict[Key, Rate]
@@ -117,10 +121,10 @@ def calibrate(
     timed = [case for case in cases if case.measured_s is not None]
     if not timed:
         raise InputError("NOTHING_TO_FIT", "no timed run that the model describes", "add runs")
-    generations = sorted({_generation(case) for case in timed})
+    generations = sorted({generation_of(case) for case in timed})
     fits = []
     for generation in generations:
-        chosen = [case for case in timed if _generation(case) == generation]
+        chosen = [case for case in timed if generation_of(case) == generation]
         fits.append(_Fit(generation, chosen, prior).run())
         on_progress(f"{generation}: {len(chosen)} configurations fitted")
     return Calibration(_profile(prior, fits, name), tuple(fits))
@@ -174,6 +178,7 @@ class _Fit:
         return FittedGeneration(
             generation=self._generation,
             cases=len(self._cases),
+            stacks=dict(Counter(plan.job.stack for plan in self._plans)),
             sources=sources,
             median_error=float(np.median(np.abs(np.expm1(misfit)))),
             rates=rates,
@@ -228,8 +233,9 @@ class _Fit:
 
     def _log_predictions(self, scaled: FloatArray, rows: Sequence[int] | None = None) -> FloatArray:
         rates = self._rates(scaled)
-        plans = self._plans if rows is None else [self._plans[i] for i in rows]
-        times = [_priced(plan, rates[plan.job.stack]) for plan in plans]
+        chosen = range(len(self._plans)) if rows is None else rows
+        plans = [(self._plans[i], self._cases[i].run.framework) for i in chosen]
+        times = [_priced(*plan, rates[plan[0].job.stack]) for plan in plans]
         return np.log(np.array(times, dtype=np.float64))
 
     def _residuals(self, scaled: FloatArray) -> FloatArray:
@@ -264,12 +270,13 @@ def _rounded(value: float, digits: int) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def _priced(plan: Plan, rates: Rates) -> float:
-    job = replace(plan.job, rates=rates)
-    return step_time_s(CostModel(plan.model, plan.cluster, job), plan)
+def _priced(plan: Plan, framework: str, rates: Rates) -> float:
+    plan = replace(plan, job=replace(plan.job, rates=rates))
+    return step_time_s(MeasuredCosts(plan, software_of(framework)), plan)
 
 
-def _generation(case: Case) -> str:
+def generation_of(case: Case) -> str:
+    """The device generation of a case."""
     return case.plans[0].cluster.device.generation
 
 
@@ -283,6 +290,7 @@ def _prior_rates(prior: Profile, generation: str, stacks: Sequence[str]) -> dict
 
 
 def _profile(prior: Profile, fits: Sequence[FittedGeneration], name: str) -> Profile:
+    """The prior with what was fitted; a stack's best-known generation stands for the others."""
     generations = dict(prior.generations)
     stacks = {stack: dict(table) for stack, table in prior.stacks.items()}
     for fit in fits:
@@ -291,4 +299,8 @@ def _profile(prior: Profile, fits: Sequence[FittedGeneration], name: str) -> Pro
             stacks[stack][fit.generation] = {
                 n: rate for (owner, n), rate in fit.rates.items() if owner == stack
             }
+    for stack, table in stacks.items():
+        cases, generation = max((fit.stacks.get(stack, 0), fit.generation) for fit in fits)
+        if cases:
+            table[ANY] = table[generation]
     return Profile(name, generations, stacks)

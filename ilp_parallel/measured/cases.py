@@ -80,7 +80,7 @@ class PricedCase:
 
     case: Case
     completions_s: tuple[float, ...]  # step time of each plan, in their order
-    fits: bool  # the assumed plan
+    fits: bool  # the assumed plan, with what its software holds besides
 
     @property
     def predicted_s(self) -> float:
@@ -137,8 +137,9 @@ def cases_of(
 
 def price(case: Case) -> PricedCase:
     """Step times of a case under all completions, and whether the assumed one fits."""
-    prices = [predicted(plan) for plan in case.plans]
-    return PricedCase(case, tuple(time for time, _ in prices), fits=prices[0][1] <= 1)
+    prices = [predicted(case.run, plan) for plan in case.plans]
+    times = tuple(float(time) for time, _ in prices)
+    return PricedCase(case, times, fits=bool(prices[0][1] <= 1))
 
 
 def _case(told: list[Run], profile: Profile | None) -> Case:

@@ -106,16 +106,16 @@ HABITS: tuple[tuple[str, Habit], ...] = (
     ("Megatron-Bridge", _NEMO),
     ("NeMo", _NEMO),
     # the paper runs ZeRO 1 throughout; it tables sequence parallelism apart
-    ("AA-Scaling", Habit("megatron", "1", sequence_parallel=False, bf16="deepspeed-bf16")),
+    ("AA-Scaling", Habit("megatron-2021", "1", sequence_parallel=False, bf16="deepspeed-bf16")),
     # its tables of 2023 ran the Triton kernel, which FlashAttention-1 became
     ("Composer+FSDP", Habit("fsdp", "3-regather", False, attention="flash1")),
     ("DeepSpeed ZeRO-3", Habit("deepspeed", "3-regather", False, attention="unfused")),
     ("Megatron-DeepSpeed", Habit("deepspeed", "0", False, attention="unfused")),
     # before the distributed optimizer; SC'21 section 5.1 interleaves its end-to-end runs
-    ("Megatron-LM 2021", Habit("megatron", "0", False, attention="unfused", interleaved=True)),
+    ("Megatron-LM 2021", Habit("megatron-2021", "0", False, attention="unfused", interleaved=True)),
     ("Megatron-LM 2022", Habit("megatron", "0", False, attention="unfused")),
     ("Megatron-LM", Habit("megatron", "1", sequence_parallel=True, recompute="none")),
-    ("OneFlow", Habit("megatron", "0", False, attention="unfused")),
+    ("OneFlow", Habit("megatron-2021", "0", False, attention="unfused")),
 )
 """By a part of the framework's name, in this order."""
 
@@ -126,6 +126,7 @@ ATTENTION: dict[str, tuple[Attention, NormKernel]] = {
     "flash_attentionv1.0.8": ("flash1", "eager"),
     "fused": ("unfused", "eager"),
     "torch": ("eager", "eager"),
+    "flash_attention": ("flash1", "eager"),
 }
 """Attention and norm kernels by the column ``attn_kernel``."""
 
@@ -153,20 +154,28 @@ NETWORKS_GB_S: dict[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What a framework holds in memory beyond the stack that it is priced as."""
+    """What a framework holds and does beyond the stack that it is priced as."""
 
     keeps: Keeps | None = None
     bf16: Recipe | None = None  # bytes per parameter of rows that say bf16
     whole_logits: bool = False  # loss on the whole vocabulary, on every tensor rank
+    separate_gate: bool = False  # each MLP matmul reduces its input gradient by itself
+    all_reduces: bool = False  # gradients under ZeRO 1, where others reduce-scatter
 
 
 SOFTWARE: tuple[tuple[str, Software], ...] = (
     # Aleph-Alpha/scaling: transformer/model/layers/lm_head.py gathers the logits and
     # losses/cross_entropy.py calls PyTorch's loss; core/nn/rotary.py and mlp.py are not fused;
-    # norm/rms_norm.py gathers its output, which the matmul behind it keeps whole
+    # norm/rms_norm.py gathers its output, which the matmul behind it keeps whole; nn/mlp.py has
+    # two column-parallel matmuls side by side, and optimizer/optimizer.py all-reduces gradients
     (
         "AA-Scaling",
-        Software(Keeps(gate_copies=1, whole_norms=True, unrotated=True), whole_logits=True),
+        Software(
+            Keeps(gate_copies=1, whole_norms=True, unrotated=True),
+            whole_logits=True,
+            separate_gate=True,
+            all_reduces=True,
+        ),
     ),
     # DeepSpeed runtime/bf16_optimizer.py: beside weights and gradients in 16 bits it keeps whole
     # fp32 gradients, and shards fp32 weights and moments

@@ -15,15 +15,12 @@ fitting on the others, shows how well it predicts models that it has not seen.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ilp_parallel.configuration import RECOMPUTE_SETS
-from ilp_parallel.costs.model import CostModel
-from ilp_parallel.costs.states import StateCosting
 from ilp_parallel.errors import InputError
 from ilp_parallel.measured import conventions as known
 from ilp_parallel.measured.cases import OUT_OF_MEMORY, cases_of
@@ -31,19 +28,17 @@ from ilp_parallel.measured.comparison import errors_of
 from ilp_parallel.measured.golden import is_golden, plan_of, read_golden
 from ilp_parallel.measured.plans import NotCoveredError
 from ilp_parallel.measured.runs import read_runs
+from ilp_parallel.measured.software import MeasuredCosts, software_of
 from ilp_parallel.specs.validate import check_cluster, check_job, check_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ilp_parallel.configuration import Configuration
     from ilp_parallel.costs.breakdown import Prediction
-    from ilp_parallel.costs.ends import EndTail, EndWork
-    from ilp_parallel.costs.layer import FloatArray, LayerPart
+    from ilp_parallel.costs.layer import FloatArray
     from ilp_parallel.measured.comparison import Errors
     from ilp_parallel.measured.golden import GoldenRow
     from ilp_parallel.measured.runs import Run
-    from ilp_parallel.plan import Plan
 
 LARGE_BYTES = 20e9
 """Logged peak from which a test is reported by name (chosen)."""
@@ -144,78 +139,6 @@ def memory_report(folder: str) -> MemoryReport:
         fitted_slack=fitted_slack(labels) if labels else None,
         not_covered=dict(sorted(not_covered.items())),
     )
-
-
-class MeasuredCosts(CostModel):
-    """The cost model of one measured plan, with what its software is known to hold besides.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    software
-        What the framework holds beyond the job's stack.
-    """
-
-    def __init__(self, plan: Plan, software: known.Software) -> None:
-        super().__init__(plan.model, plan.cluster, plan.job)
-        self._software = software
-        self._plan = plan
-        if software.bf16 is not None and plan.job.precision.endswith("bf16"):
-            self.states = StateCosting(plan.job, self.machine, software.bf16)
-
-    def prediction(self) -> Prediction:
-        """The plan's step and memory."""
-        return self.terms(self._plan)
-
-    def layer_part(self, configuration: Configuration) -> LayerPart:
-        """A block's time and activations, with what the software keeps of them."""
-        part = super().layer_part(configuration)
-        if self._software.keeps is None:
-            return part
-        costing = replace(self._costing(configuration).activations, keeps=self._software.keeps)
-        stored, working = costing.stored(), costing.working_bytes()
-        return replace(
-            part,
-            stored=stored,
-            activation_bytes=np.array([stored.kept(r) for r in RECOMPUTE_SETS]),
-            transient_bytes=np.array([stored.rebuilt(r) + working for r in RECOMPUTE_SETS]),
-        )
-
-    def end_work(self, configuration: Configuration) -> EndWork:
-        """Embedding and head; PyTorch's loss on whole logits where the software computes it.
-
-        Per logit: 2 bytes of the logits, 4 of their logarithm in fp32, 4 + 4 of gradients; the
-        pipeline engine holds the logits of the microbatch before (2) until they are overwritten.
-        """
-        work = super().end_work(configuration)
-        if not self._software.whole_logits:
-            return work
-        layer = self._costing(configuration)
-        logits = float(layer.tokens) * self.shapes(1).vocab
-        working = self.layer_part(configuration).transient_bytes[0]
-        before = 2.0 if configuration.microbatches > 1 else 0.0
-        transient = (10.0 + before) * logits + layer.hidden_bytes - working
-        return replace(
-            work,
-            head_bytes=4.0 * (layer.own_tokens * self.model.hidden + logits),
-            head_transient_bytes=max(transient, -4.0 * logits),
-        )
-
-    def end_tail(self, configuration: Configuration) -> EndTail:
-        """Both ends' states; replicated like the blocks' where the plan shards nothing."""
-        tail = super().end_tail(configuration)
-        if any(strategy.zero != "0" for strategy in self._plan.strategies):
-            return tail
-        ranks = configuration.shards
-        embedding = replace(tail.embedding, optimizer=tail.embedding.optimizer * ranks)
-        head = replace(tail.head, optimizer=tail.head.optimizer * ranks)
-        return replace(tail, embedding=embedding, head=head)
-
-
-def software_of(framework: str) -> known.Software:
-    """What a framework is known to hold beyond the stack it is priced as."""
-    return next((s for part, s in known.SOFTWARE if part in framework), known.Software())
 
 
 def fitted_slack(labels: Sequence[Label]) -> float:

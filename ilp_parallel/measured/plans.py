@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ilp_parallel.configuration import Configuration, Strategy
-from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
 from ilp_parallel.measured import conventions as known
+from ilp_parallel.measured.software import MeasuredCosts, software_of
 from ilp_parallel.plan import Plan
 from ilp_parallel.specs.job import JobSpec
 from ilp_parallel.specs.model import ModelSpec
@@ -254,9 +254,9 @@ def stage_sizes(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(size + (s < more) for s in range(stages))
 
 
-def predicted(plan: Plan) -> tuple[float, float]:
-    """Step time (s) and memory of the heaviest stage over what is usable."""
-    prediction = CostModel(plan.model, plan.cluster, plan.job).terms(plan)
+def predicted(run: Run, plan: Plan) -> tuple[float, float]:
+    """Step time (s) of a run's plan, and memory of its heaviest stage over what is usable."""
+    prediction = MeasuredCosts(plan, software_of(run.framework)).prediction()
     heaviest = max(stage.memory_bytes / stage.usable_bytes for stage in prediction.stages)
     return prediction.step_time_s, heaviest
 
@@ -270,8 +270,9 @@ def ordered(run: Run, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
     if len(plans) == 1:
         return plans
     habit = habit_of(run).recompute if run.recompute is None else None
-    usual = [plan for plan in plans if plan.strategies[0].recompute == _MODULES[habit][0]]
-    priced = [(predicted(plan), i) for i, plan in enumerate(plans) if not habit or plan in usual]
+    usual = _MODULES[habit][0] if habit else None
+    followed = [usual in (None, plan.strategies[0].recompute) for plan in plans]
+    priced = [(predicted(run, plan), i) for i, plan in enumerate(plans) if followed[i]]
     fitting = [(time, i) for (time, load), i in priced if habit or load <= 1]
     first = min(fitting)[1] if fitting else min((load, i) for (_, load), i in priced)[1]
     return (plans[first], *(plan for i, plan in enumerate(plans) if i != first))

@@ -21,9 +21,10 @@ Attention = Literal["flash", "flash1", "unfused", "eager"]
 """FlashAttention-2 or later; FlashAttention-1; a fused softmax between two matmuls; one kernel per
 tensor operation."""
 NormKernel = Literal["fused", "eager"]
-Stack = Literal["megatron", "deepspeed", "torchtitan", "fsdp", "jax"]
-"""Megatron-LM and what is built on it; DeepSpeed and Megatron-DeepSpeed; compiled PyTorch; eager
-PyTorch FSDP; JAX/XLA."""
+Stack = Literal["megatron", "megatron-2021", "deepspeed", "torchtitan", "fsdp", "jax"]
+"""Megatron-Core and what is built on it; Megatron-LM before it overlapped gradients with backward
+(2023), and its forks; DeepSpeed and Megatron-DeepSpeed; compiled PyTorch; eager PyTorch FSDP;
+JAX/XLA."""
 
 
 @dataclass(frozen=True, slots=True)

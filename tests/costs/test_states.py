@@ -9,7 +9,7 @@ import pytest
 
 from ilp_parallel.configuration import ZERO_VARIANTS
 from ilp_parallel.costs.hardware import Machine
-from ilp_parallel.costs.states import StateCosting, zero_part
+from ilp_parallel.costs.states import StateCosting, ZeroPart, zero_part
 from tests.costs.cases import A100, JOB
 
 RECIPES = ["megatron-fp16", "megatron-bf16", "deepspeed-bf16", "fsdp-fp32-master", "bf16-moments"]
@@ -50,12 +50,16 @@ def test_sharding_over_one_rank_shards_nothing(precision: str) -> None:
         assert states.state(1e6, zero, 1) == states.state(1e6, "0", 1)
 
 
+def block(ranks: int, precision: str = "megatron-bf16") -> ZeroPart:
+    """1e8 parameters on so many neighbouring ranks."""
+    group = Machine(A100, JOB).group(ranks, 1, A100.devices)
+    return zero_part(costing(precision), 1e8, group, group)
+
+
 @pytest.mark.parametrize("precision", RECIPES)
 @pytest.mark.parametrize("ranks", [2, 8, 64])
 def test_more_sharding_holds_less(precision: str, ranks: int) -> None:
-    states = costing(precision)
-    machine = Machine(A100, JOB)
-    part = zero_part(states, 1e8, machine.group(ranks, 1, A100.devices))
+    part = block(ranks, precision)
     held = dict(zip(ZERO_VARIANTS, part.state_bytes, strict=True))
     assert held["0"] > held["1"] == held["2-buffer"] > held["2-scatter"]
     assert held["2-scatter"] > held["3-regather"]
@@ -63,7 +67,7 @@ def test_more_sharding_holds_less(precision: str, ranks: int) -> None:
 
 
 def test_variants_differ_in_when_they_communicate() -> None:
-    part = zero_part(costing(), 1e8, Machine(A100, JOB).group(8, 1, A100.devices))
+    part = block(8)
     row = {z: k for k, z in enumerate(ZERO_VARIANTS)}
     for zero in ("0", "1", "2-buffer", "2-scatter"):
         assert part.forward_traffic_s[row[zero]] == 0
@@ -80,13 +84,13 @@ def test_variants_differ_in_when_they_communicate() -> None:
 
 
 def test_the_sharded_optimizer_step_is_shorter() -> None:
-    part = zero_part(costing(), 1e8, Machine(A100, JOB).group(16, 1, A100.devices))
+    part = block(16)
     assert np.all(part.optimizer_s[1:] < part.optimizer_s[0] / 3)
     traffic = 1e8 * (2 * 4 + 2 * 12 + 2 + 4)  # gradients twice, states in and out, weights, clear
     assert part.optimizer_s[0] > traffic / A100.device.memory_bandwidth_bytes_per_s
 
 
 def test_alone_there_is_one_variant_without_traffic() -> None:
-    part = zero_part(costing(), 1e8, Machine(A100, JOB).group(1, 4, A100.devices))
+    part = block(1)
     assert part.variants == ("0",)
     assert part.last_backward_traffic_s.tolist() == [0.0]

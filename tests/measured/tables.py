@@ -74,7 +74,7 @@ def _texts(row: dict[str, object]) -> dict[str, str]:
 
 def said(run: Run) -> float:
     """What the model says of a run: the step time (s) of its assumed completion."""
-    return predicted(ordered(run, plans_of(run))[0])[0]
+    return predicted(run, ordered(run, plans_of(run))[0])[0]
 
 
 def timed(factor: float, **changes: object) -> Run:
