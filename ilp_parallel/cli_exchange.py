@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -71,6 +72,8 @@ def exchanged_job(model: str, words: dict[str, object]) -> CompleteJob:
             if taken.get(name):
                 raise InputError("FORMAT_MISSING", f"{option} without --format-in", "give it")
         job = complete_job(job_request(model, words))
+        left_out = [text for text in job.model.sources if text.startswith("approximated: ")]
+        job = replace(job, assumed=(*left_out, *job.assumed))
     else:
         job = _imported_job(_read(model, taken, words), taken, words)
     return _measured(job, taken)

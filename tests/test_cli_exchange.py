@@ -114,3 +114,20 @@ def test_options_of_a_foreign_file_need_its_format(words: tuple[str, ...]) -> No
 
 def test_import_needs_a_format(tmp_path: Path) -> None:
     assert code_of(run("import", tmp_path / "run.sh")) == "FORMAT_MISSING"
+
+
+def test_what_a_model_leaves_out_is_said(tmp_path: Path) -> None:
+    config = {
+        "model_type": "qwen3",
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 4,
+        "vocab_size": 1000,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    result = run("solve", path, "--cluster", "a100:2", "--batch", 4, "--seq", 256)
+    assert result.exit_code == 0
+    assert "approximated: no norms of queries and keys" in result.stdout

@@ -69,7 +69,7 @@ def arguments(plan: Plan) -> dict[str, Value]:
         "pp_size": g.pipeline,
         "zero_stage": STAGE[plan.strategies[0].zero],
         "precision": "fp16" if plan.job.precision == "megatron-fp16" else "bf16",
-        "enable_flash_attention": plan.job.attention == "flash",
+        "enable_flash_attention": plan.job.attention in ("flash", "flash1"),
         "make_vocab_size_divisible_by": 64,
     }
     if g.sequence_parallel or g.context > 1:

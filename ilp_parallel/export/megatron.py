@@ -67,6 +67,9 @@ _ZERO: dict[Zero, tuple[str, ...]] = {
         *_OVERLAP,
     ),
 }
+_ATTENTION = {"flash": "flash", "flash1": "flash", "unfused": "unfused", "eager": "unfused"}
+"""Nearest of Megatron-LM's attention backends."""
+
 _CUDA_DEFAULT_CONNECTIONS = "8"
 """What CUDA uses when nothing is set (CUDA C++ Programming Guide, environment variables)."""
 
@@ -241,7 +244,7 @@ def _job_words(plan: Plan) -> Iterator[str]:
     yield from ("--seq-length", str(job.sequence_length))
     yield from ("--max-position-embeddings", str(positions))
     yield from _PRECISION[job.precision]
-    yield from ("--attention-backend", job.attention)
+    yield from ("--attention-backend", _ATTENTION[job.attention])
     if job.optimizer == "adam":
         yield from ("--optimizer", "adam")
     else:
@@ -270,6 +273,12 @@ def _notes(plan: Plan) -> Iterator[Note]:
         yield Note(
             "ROTARY_BASE",
             "Add --rotary-base and rope scaling if the model does not use Megatron-LM's default.",
+        )
+    if plan.job.attention not in _ATTENTION.values():
+        yield Note(
+            "ATTENTION_KERNEL_DIFFERS",
+            f"Planned for {plan.job.attention} attention; Megatron-LM runs "
+            f"{_ATTENTION[plan.job.attention]}.",
         )
     if plan.strategies[0].zero == "2-buffer":
         yield Note(

@@ -105,6 +105,15 @@ def sequence(export: MegatronExport) -> Iterator[Violation]:
         yield Violation("SEQUENCE_NOT_DIVISIBLE_BY_CP", f"seq={length}, 2*cp={2 * context}")
 
 
+def low_precision(export: MegatronExport) -> Iterator[Violation]:
+    """In fp8 a context rank's tokens are a multiple of 16 (what its matrix units need)."""
+    flags = export.flags
+    context = flags.integer("--context-parallel-size", 1)
+    length = flags.integer("--seq-length")
+    if flags.has("--fp8-format") and context > 1 and length % (16 * context):
+        yield Violation("SEQUENCE_NOT_DIVISIBLE_FOR_FP8", f"seq={length}, 16*cp={16 * context}")
+
+
 def split(export: MegatronExport) -> Iterator[Violation]:
     """One way to split layers, and it comes out even (args:929-976, tc:2242-2368)."""
     flags = export.flags
@@ -113,7 +122,14 @@ def split(export: MegatronExport) -> Iterator[Violation]:
     if len(chunk_ways) > 1 or (ends and (flags.has(_LAYOUT) or flags.has(_CHUNK_SIZE))):
         yield Violation("SEVERAL_SPLIT_MECHANISMS", ", ".join(chunk_ways))
         return
-    if ends and flags.integer("--pipeline-model-parallel-size", 1) == 1:
+    layers, pipeline = (
+        flags.integer("--num-layers"),
+        flags.integer("--pipeline-model-parallel-size", 1),
+    )
+    if layers < (chunks := pipeline * flags.integer(_CHUNKS, 1)):
+        yield Violation("TOO_MANY_VIRTUAL_STAGES", f"layers={layers}, stages={chunks}")
+        return
+    if ends and pipeline == 1:
         yield Violation("FIRST_LAST_WITH_PP1", "pp=1 (Megatron-LM issue 1778)")
         return
     try:
@@ -206,6 +222,7 @@ RULES: tuple[Rule, ...] = (
     world,
     batch,
     sequence,
+    low_precision,
     sharding,
     connections,
 )

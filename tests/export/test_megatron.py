@@ -169,6 +169,17 @@ def test_cuda_connections(zero: str, tensor: int, generation: str, expected: str
     assert found.get("CUDA_DEVICE_MAX_CONNECTIONS") == expected
 
 
+@pytest.mark.parametrize(
+    ("kernel", "backend", "noted"),
+    [("flash", "flash", False), ("flash1", "flash", True), ("eager", "unfused", True)],
+)
+def test_nearest_attention_backend_is_named(kernel: str, backend: str, noted: bool) -> None:
+    plan = replace(BASE, job=replace(BASE.job, attention=kernel))  # type: ignore[arg-type]
+    export = export_megatron(plan)
+    assert export.flags.values("--attention-backend") == (backend,)
+    assert any("attention" in warning for warning in export.warnings) == noted
+
+
 BASE = uniform((2, 2), PLAIN, 2)
 
 

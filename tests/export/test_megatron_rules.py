@@ -67,6 +67,13 @@ def test_good_run_keeps_every_rule() -> None:
             "--pipeline-model-parallel-size 1 --decoder-first-pipeline-num-layers 16",
             "",
         ),
+        ("TOO_MANY_VIRTUAL_STAGES", "--num-virtual-stages-per-pipeline-rank 5", ""),
+        ("TOO_MANY_VIRTUAL_STAGES", "--pipeline-model-parallel-size 32", ""),
+        (
+            "SEQUENCE_NOT_DIVISIBLE_FOR_FP8",
+            "--fp8-format hybrid --context-parallel-size 4 --seq-length 2056",
+            "",
+        ),
         ("MEGATRON_SIZES_DISAGREE", "--num-layers 18", ""),
         ("MEGATRON_SIZES_DISAGREE", "--num-layers-per-virtual-pipeline-stage 3", ""),
         ("MEGATRON_SIZES_DISAGREE", "--decoder-first-pipeline-num-layers 3", ""),
