@@ -27,7 +27,7 @@ _SWITCHES_NOT_READ = (
 )
 """Options that change a plan in ways no Configuration or Strategy can say."""
 
-_COUNTED_ENDS = (
+COUNTED_ENDS = (
     "--account-for-embedding-in-pipeline-split",
     "--account-for-loss-in-pipeline-split",
 )
@@ -143,7 +143,7 @@ def stage_sizes(flags: MegatronFlags) -> tuple[int, ...]:
             f"{layers} layers on {pipeline} stages",
             f"use at most {_MOST_LAYERS} of both",
         )
-    ends = [flags.has(name) for name in _COUNTED_ENDS]
+    ends = [flags.has(name) for name in COUNTED_ENDS]
     ranks = _layers_per_rank(flags, layers + sum(ends), pipeline)
     if flags.has("--num-layers-per-virtual-pipeline-stage"):
         size = flags.integer("--num-layers-per-virtual-pipeline-stage")

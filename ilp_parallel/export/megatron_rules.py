@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ilp_parallel.configuration import RECOMPUTE_SETS
 from ilp_parallel.errors import InputError
 from ilp_parallel.export.base import Violation
-from ilp_parallel.export.megatron_reader import stage_sizes
+from ilp_parallel.export.megatron_reader import COUNTED_ENDS, stage_sizes
 
 if TYPE_CHECKING:
     from ilp_parallel.export.megatron_flags import MegatronExport
@@ -122,11 +122,10 @@ def split(export: MegatronExport) -> Iterator[Violation]:
     if len(chunk_ways) > 1 or (ends and (flags.has(_LAYOUT) or flags.has(_CHUNK_SIZE))):
         yield Violation("SEVERAL_SPLIT_MECHANISMS", ", ".join(chunk_ways))
         return
-    layers, pipeline = (
-        flags.integer("--num-layers"),
-        flags.integer("--pipeline-model-parallel-size", 1),
-    )
-    if layers < (chunks := pipeline * flags.integer(_CHUNKS, 1)):
+    pipeline = flags.integer("--pipeline-model-parallel-size", 1)
+    chunks = pipeline * flags.integer(_CHUNKS, 1)
+    layers = flags.integer("--num-layers") + sum(map(flags.has, COUNTED_ENDS))
+    if layers < chunks:
         yield Violation("TOO_MANY_VIRTUAL_STAGES", f"layers={layers}, stages={chunks}")
         return
     if ends and pipeline == 1:
