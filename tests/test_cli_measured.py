@@ -101,6 +101,23 @@ def golden_file(path: Path, factor: float) -> Path:
     return path
 
 
+def test_sources_that_the_rates_were_fitted_to_are_named(
+    run: Callable[..., Ran], folder: Path, tmp_path: Path
+) -> None:
+    document = profile_document(default_profile())
+    rate = document["generations"]["ampere"]["matmul"]
+    rate.update(kind="fitted", source="5 configurations of other, toy")
+    path = tmp_path / "fitted.json"
+    path.write_text(json.dumps(document))
+    words = ("validate", folder, "--profile", path)
+    assert json.loads(run(*words, "--format", "json").out)["instance"]["fitted_on"] == ["toy"]
+    assert "fitted to toy" in run(*words).out
+    rate.update(source="5 configurations of other, toys")
+    path.write_text(json.dumps(document))
+    assert json.loads(run(*words, "--format", "json").out)["instance"]["fitted_on"] == []
+    assert "fitted to" not in run(*words).out
+
+
 def test_memory_alone_and_beside_runs(
     run: Callable[..., Ran], folder: Path, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from ilp_parallel.solving import versions
 from ilp_parallel.specs.documents import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from ilp_parallel.costs.profile import Profile
     from ilp_parallel.measured.comparison import Errors
@@ -39,6 +39,7 @@ class FolderValidation:
 
     validation: Validation
     memory: MemoryReport
+    fitted_on: tuple[str, ...]  # sources to which the profile's rates were fitted
     profile: str  # its name
     input_hash: str  # SHA-256 of the files' content and the profile
     files: int
@@ -66,10 +67,20 @@ def validate_folder(folder: str, profile: Profile | None) -> FolderValidation:
             f"no file of {shown(folder)} has rows with the columns of a run",
             "give a folder of CSV files that do",
         )
+    found = validate(runs, profile)
+    fitted_on = _fitted_on(used, [source.id for source in found.sources])
     digest = hashlib.sha256(msgspec.json.encode([profile_document(used), hashes], order="sorted"))
-    return FolderValidation(
-        validate(runs, profile), memory, used.name, digest.hexdigest(), len(hashes)
-    )
+    return FolderValidation(found, memory, fitted_on, used.name, digest.hexdigest(), len(hashes))
+
+
+def _fitted_on(profile: Profile, sources: Sequence[str]) -> tuple[str, ...]:
+    """Those of some sources that the fitted rates of a profile name as theirs."""
+    of_stacks = [rates for stack in profile.stacks.values() for rates in stack.values()]
+    every = [rate for part in (*profile.generations.values(), *of_stacks) for rate in part.values()]
+    named = {
+        word.strip(",") for rate in every if rate.kind == "fitted" for word in rate.source.split()
+    }
+    return tuple(source for source in sources if source in named)
 
 
 def validation_document(result: FolderValidation) -> dict[str, object]:
@@ -83,6 +94,7 @@ def validation_document(result: FolderValidation) -> dict[str, object]:
             "files": result.files,
             "rows": msgspec.to_builtins(found.rows),
             "profile": result.profile,
+            "fitted_on": list(result.fitted_on),
         },
         "macro_median_error": found.macro_median_error,
         "macro_sources": list(found.macro_sources),
@@ -247,6 +259,14 @@ def _totals(result: FolderValidation, style: Style) -> str:
         f"{rows.out_of_memory} out of memory + {rows.not_covered} not covered + "
         f"{rows.left_out} without a trustworthy time",
         f"rates: profile {shown(result.profile)}",
+        *(
+            [
+                f"  fitted to {', '.join(map(shown, result.fitted_on))}: the errors there are those "
+                "of a fit; calibrate --leave-out tells errors on runs not seen"
+            ]
+            if result.fitted_on
+            else []
+        ),
     )
 
 
