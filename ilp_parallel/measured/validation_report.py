@@ -248,6 +248,10 @@ def _choices_table(found: Validation, style: Style) -> str:
 def _totals(result: FolderValidation, style: Style) -> str:
     found = result.validation
     rows = found.rows
+    fit = (
+        f"fitted to {', '.join(map(shown, result.fitted_on))}: errors there are those of a fit; "
+        "calibrate --leave-out tells errors on runs not seen"
+    )
     macro = "no source has as many"
     if found.macro_median_error is not None:
         macro = f"{_percent(found.macro_median_error)} % ({', '.join(found.macro_sources)})"
@@ -259,14 +263,7 @@ def _totals(result: FolderValidation, style: Style) -> str:
         f"{rows.out_of_memory} out of memory + {rows.not_covered} not covered + "
         f"{rows.left_out} without a trustworthy time",
         f"rates: profile {shown(result.profile)}",
-        *(
-            [
-                f"  fitted to {', '.join(map(shown, result.fitted_on))}: the errors there are those "
-                "of a fit; calibrate --leave-out tells errors on runs not seen"
-            ]
-            if result.fitted_on
-            else []
-        ),
+        *([fit] if result.fitted_on else []),
     )
 
 
