@@ -80,7 +80,7 @@ def read_megatron(text: str, origin: str, devices: int | None) -> Imported:
         sizes=stage_sizes(flags),
         zero=(run.zero,),
         recompute=run.recompute,
-        notes=(_RAMP,) if flags.has("--rampup-batch-size") else (),
+        notes=(*launch.notes, *((_RAMP,) if flags.has("--rampup-batch-size") else ())),
     )
 
 

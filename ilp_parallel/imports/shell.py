@@ -1,8 +1,8 @@
 """Words of a shell script's launch command, without running anything.
 
 Understood are comments, continued lines, quotes, assignments of texts and arrays, variables with
-defaults, and integer arithmetic. Whatever else a shell can do is left as it stands, and only an
-option whose value is needed complains about it.
+defaults, integer arithmetic, and branches on comparisons; the environment counts as empty. Whatever
+else a shell can do is left as it stands, and only an option whose value is needed complains.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import operator
 import re
 import shlex
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.documents import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,10 @@ _MAX_EXPANDED = 1 << 16
 """Longest text a line may grow to (characters, chosen)."""
 
 _ARRAY = re.compile(r"^[ \t]*([A-Za-z_]\w*)\+?=\(", re.MULTILINE)
-_ASSIGNMENT = re.compile(r"^(?:export[ \t]+|declare[ \t]+(?:-\w+[ \t]+)?)?([A-Za-z_]\w*)=(.*)$")
+_ASSIGNMENT = re.compile(
+    r"^(?:export[ \t]+|local[ \t]+|declare[ \t]+(?:-\w+[ \t]+)?)?([A-Za-z_]\w*)(\+?)=(.*)$"
+)
+_TEST = re.compile(r"\[\[?\s+(.*?)\s+\]\]?", re.DOTALL)
 _QUOTED_ARRAY = re.compile(r'"(\$\{[A-Za-z_]\w*\[@\]\})"')
 """``"${NAME[@]}"`` stands for several words although it is quoted."""
 _VARIABLE = re.compile(
@@ -41,6 +45,14 @@ _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.floordiv,
 }
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
 _LAUNCHER = re.compile(r"--?(nnodes|nproc[-_]per[-_]node)[= ]([0-9]{1,9})(?=\s|$)")
 
 
@@ -51,6 +63,7 @@ class Launch:
     words: tuple[str, ...]
     nodes: int | None
     devices_per_node: int | None
+    notes: tuple[str, ...] = ()
 
     @property
     def devices(self) -> int | None:
@@ -75,22 +88,126 @@ def read_launch(text: str) -> Launch:
     joined = _QUOTED_ARRAY.sub(r"\1", re.sub(r"\\\r?\n", " ", text))
     if joined.lstrip().startswith("--"):
         return Launch(tuple(_split(_uncommented(joined))), None, None)
-    values: dict[str, str] = {}
-    found: Launch | None = None
+    script = _Script()
     for line in _statements(_uncommented(joined)):
-        assignment = _ASSIGNMENT.match(line)
-        if assignment and not _is_command(assignment[2]):
-            values[assignment[1]] = _unquoted(_expanded(assignment[2], values))
-            continue
-        command = _expanded(line, values)
-        launch = _launch(command)
-        if launch is not None and (found is None or len(launch.words) >= len(found.words)):
-            found = launch
-    if found is None:
+        for command in _commands(line):
+            script.run(command)
+    if script.launch is None:
         raise InputError(
             "NO_LAUNCH_COMMAND", "no line starts a .py file with options", "give such a script"
         )
-    return found
+    return replace(script.launch, notes=tuple(script.notes))
+
+
+class _Script:
+    """Variables, open branches and the longest launch command so far.
+
+    A branch is True (taken), False (not taken) or None (only a shell would know). What an unknown
+    branch assigns is forgotten, so that it is asked for where it is needed; options that it adds
+    to an array are taken, and said.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.branches: list[bool | None] = []
+        self.earlier: list[list[bool | None]] = []  # conditions of the branches before, per block
+        self.launch: Launch | None = None
+        self.notes: list[str] = []
+
+    def run(self, command: str) -> None:
+        word, _, rest = command.partition(" ")
+        if word in ("then", "do"):
+            if rest.strip():
+                self.run(rest.strip())
+        elif word == "if":
+            self._open(_condition(_expanded(rest, self.values)))
+        elif word in ("for", "while", "until", "case"):
+            self._open(None)
+        elif word in ("elif", "else") and self.branches:
+            self._next(_condition(_expanded(rest, self.values)) if word == "elif" else True)
+            if word == "else" and rest.strip():
+                self.run(rest.strip())
+        elif word in ("fi", "done", "esac") and self.branches:
+            self.branches.pop()
+            self.earlier.pop()
+        elif False not in self.branches:
+            self._plain(command)
+
+    def _open(self, condition: bool | None) -> None:
+        self.branches.append(condition)
+        self.earlier.append([condition])
+
+    def _next(self, condition: bool | None) -> None:
+        """The next branch of a block: taken only if those before it were not."""
+        before = self.earlier[-1]
+        if True in before or condition is False:
+            self.branches[-1] = False
+        else:
+            self.branches[-1] = None if None in before else condition
+        before.append(condition)
+
+    def _plain(self, command: str) -> None:
+        assignment = _ASSIGNMENT.match(command)
+        if assignment is None or _is_command(assignment[3]):
+            launch = _launch(_expanded(command, self.values))
+            known = self.launch
+            if launch is not None and (known is None or len(launch.words) >= len(known.words)):
+                self.launch = launch
+            return
+        name, value = assignment[1], _unquoted(_expanded(assignment[3], self.values))
+        unknown = None in self.branches
+        if assignment[2]:
+            value = f"{self.values.get(name, '')} {value}"
+            self.values[name] = value[:_MAX_EXPANDED]
+            if unknown:
+                self.notes.append(f"options added to {shown(name)} under a condition are taken")
+        elif unknown:
+            self.values.pop(name, None)
+        else:
+            self.values[name] = value
+
+
+def _condition(text: str) -> bool | None:
+    """Truth of a comparison of texts or integers; None where only a shell would know."""
+    whole = text.strip()
+    for operator_, unit in (("||", True), ("&&", False)):
+        parts = whole.split(operator_)
+        if len(parts) > 1:
+            found = [_condition(part) for part in parts[:20]]
+            return unit if unit in found else None if None in found else not unit
+    match = _TEST.fullmatch(whole)
+    if match is None or re.search(r"\$[0-9(@*#?]|\$\{[0-9]|`", match[1]):
+        return None
+    try:
+        words = shlex.split(re.sub(r"\$\{\w+\}|\$\w+", "", match[1]))
+    except ValueError:
+        return None
+    if len(words) in (1, 2) and words[0] in ("-z", "-n"):
+        return (words[1:] in ([], [""])) == (words[0] == "-z")
+    if len(words) != 3:
+        return None
+    left, sign, right = words
+    if sign in ("==", "=", "!="):
+        return (left == right) == (sign != "!=")
+    if sign in _COMPARISONS and left.isdecimal() and right.isdecimal():
+        return _COMPARISONS[sign](int(left[:18]), int(right[:18]))
+    return None
+
+
+def _commands(line: str) -> list[str]:
+    """A line cut at semicolons outside quotes and parentheses."""
+    parts, quote, depth, start = [], "", 0, 0
+    for position, character in enumerate(line):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "()":
+            depth += 1 if character == "(" else -1
+        elif character == ";" and depth <= 0:
+            parts.append(line[start:position])
+            start = position + 1
+    return [part.strip() for part in (*parts, line[start:]) if part.strip()]
 
 
 def _uncommented(text: str) -> str:
@@ -195,10 +312,15 @@ def _launch(command: str) -> Launch | None:
     launcher = {name.replace("_", "-"): int(n) for name, n in _LAUNCHER.findall(before)}
     words = words[scripts[0] + 1 :]
     stop = next((i for i, word in enumerate(words) if _ends(word)), len(words))
-    options = tuple(words[:stop])
+    options = tuple(part for word in words[:stop] for part in _option(word))
     if not options or not options[0].startswith("-"):
         return None
     return Launch(options, launcher.get("nnodes"), launcher.get("nproc-per-node"))
+
+
+def _option(word: str) -> list[str]:
+    """An option and its value, also where an array holds both as one quoted text."""
+    return word.split() if word.startswith("--") else [word]
 
 
 def _ends(word: str) -> bool:

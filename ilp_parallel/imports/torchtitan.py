@@ -187,6 +187,8 @@ def _notes(whole: Fields) -> Iterator[str]:
     name, flavor = model.text("name"), model.text("flavor")
     if name is not None:
         yield f"model {shown(name)} {shown(flavor or '')}".rstrip()
+    if "float8" in str(model.data.get("converters", "")):
+        yield "float8 converter not planned: matrix products are priced in bf16"
     if (whole.section("activation_checkpoint").text("mode") or "selective") == "selective":
         yield "selective checkpointing has no counterpart in a plan"
 

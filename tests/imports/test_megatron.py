@@ -136,3 +136,49 @@ def test_a_huge_sum_is_no_number() -> None:
     with pytest.raises(InputError) as caught:
         read_megatron(text, "run.sh", 4)
     assert caught.value.code in ("MEGATRON_VALUE_NOT_STATIC", "MALFORMED_MEGATRON_ARGUMENTS")
+
+
+def script(body: str, words: str = "") -> str:
+    return f"#!/bin/bash\n{body}\ntorchrun pretrain_gpt.py {MINIMAL} {words}\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "layers"),
+    [
+        ('T=a\nif [[ "$T" == "a" ]]; then\n  N=8\nelse\n  N=9\nfi', 8),
+        ("T=b\nif [ $T = a ]; then N=8; else N=9; fi", 9),
+        ("T=c\nif [ $T = a ]\nthen\nN=8\nelif [ $T != b ]; then\nN=9\nelse\nN=10\nfi", 9),
+        ("N=7\nif [ -z $UNSET ]; then N=8; fi", 8),
+        ("N=7\nif [ -n $UNSET ] && [ 1 -eq 1 ]; then N=8; fi", 7),
+        ("N=7\nif [ 2 -gt 1 ] || [ -f x ]; then N=8; fi", 8),
+        ("N=7\nif [ 2 -lt 1 ]; then\n if [ -f x ]; then N=9; fi\n N=8\nfi", 7),
+    ],
+)
+def test_branches_on_comparisons_are_followed(body: str, layers: int) -> None:
+    assert read_megatron(script(body, "--num-layers $N"), "run.sh", 4).shapes["layers"] == layers
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "N=7\nif [ -f x ]; then N=8; fi",
+        "N=7\nif [ $1 == a ]; then\nN=8\nfi",
+        "N=7\nif [ -f x ]; then M=1; else N=8; fi",
+        "for N in 1 2; do\nN=$N\ndone",
+    ],
+)
+def test_what_only_a_shell_would_know_is_asked_for(body: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_megatron(script(body, "--num-layers $N"), "run.sh", 4)
+    assert caught.value.code == "MEGATRON_VALUE_NOT_STATIC"
+
+
+def test_options_added_to_arrays() -> None:
+    body = 'A=(--num-layers 8)\nB=(--swiglu)\nA+=("${B[@]}")\nA+=(\n  "--seq-length 64"\n)'
+    found = read_megatron(script(body, "${A[@]}"), "run.sh", 4)
+    assert (found.shapes["layers"], found.shapes["gated_mlp"]) == (8, True)
+    assert (found.sequence_length, found.notes) == (64, ())
+    under = "A=()\nif [ -f x ]; then A+=(--swiglu); fi"
+    found = read_megatron(script(under, "${A[@]}"), "run.sh", 4)
+    assert found.shapes["gated_mlp"] is True
+    assert found.notes == ("options added to A under a condition are taken",)
