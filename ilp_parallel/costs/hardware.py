@@ -109,9 +109,7 @@ class Machine:
         node = self.devices_per_node
         return block <= node and (node % block == 0 or devices <= node)
 
-    def group(
-        self, ranks: int, stride: int, devices: int, adapters: int | None = None
-    ) -> Group:
+    def group(self, ranks: int, stride: int, devices: int, adapters: int | None = None) -> Group:
         """Ranks ``stride`` apart, as tensor (stride 1) and data (stride t) groups are.
 
         A ring that leaves its node uses one network adapter per member inside the node, or at most

@@ -67,6 +67,10 @@ SHARES = (
 INFORMED = 0.95
 """A rate counts as fitted when its spread fell below this share of the prior's."""
 
+NORMAL_MEDIAN = 1.4826
+"""Standard deviation of a normal variable over its median absolute deviation: wild runs, which the
+loss hardly counts, do not widen the standard errors either."""
+
 MAX_EVALUATIONS = 15
 
 Key = tuple[str, str]
@@ -195,6 +199,8 @@ class _Fit:
         """Best rates on their scales, and standard errors."""
         from scipy.optimize import least_squares
 
+        if not self._keys:
+            return np.empty(0), np.empty(0)
         limits = np.array([RATE_LIMITS[name] for _, name in self._keys]).T
         low, high = (self._scaled(np.clip(limit, 1e-9, None)) for limit in limits)
         found = least_squares(
@@ -261,7 +267,7 @@ class _Fit:
         matrix = self._jacobian(scaled)
         covariance = np.linalg.inv(matrix.T @ matrix)
         misfit = self._residuals(scaled)[: len(self._plans)]
-        spread = max(1.0, float(np.mean(misfit**2)))
+        spread = max(1.0, (NORMAL_MEDIAN * float(np.median(np.abs(misfit)))) ** 2)
         errors: FloatArray = np.sqrt(np.diag(covariance) * spread)
         return errors
 

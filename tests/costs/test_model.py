@@ -120,7 +120,7 @@ def test_cuts_know_which_links_leave_a_node() -> None:
     inside, across = 0, 0
     cuts = costs.stage_costs(configuration(pipeline=8, tensor=2), [1] * 8).cut_s
     inside, across = cuts[0], cuts[3]  # four stages of two devices fill a node
-    assert across > 3 * inside
+    assert across > 2 * inside
     assert cuts.tolist() == [inside] * 3 + [across] + [inside] * 3
     chunked = costs.stage_costs(configuration(pipeline=2, tensor=2, chunks=3), [1] * 2).cut_s
     assert len(set(chunked.tolist())) == 1  # both stages, and the way back, inside one node

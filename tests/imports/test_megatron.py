@@ -130,6 +130,11 @@ def test_variables_that_grow_without_end_do_not() -> None:
         read_megatron(f"{grow}torchrun pretrain.py --num-layers $A {MINIMAL}", "run.sh", 4)
 
 
+def test_many_keywords_are_read_one_by_one() -> None:
+    text = "then " * 40_000 + f"torchrun pretrain.py {MINIMAL}"
+    assert read_megatron(text, "run.sh", 4).shapes["layers"] == 6
+
+
 def test_a_huge_sum_is_no_number() -> None:
     power = "*".join(["999999999"] * 20)
     text = f"torchrun pretrain.py {MINIMAL} --num-layers $(({power}))"
