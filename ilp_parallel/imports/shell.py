@@ -115,23 +115,23 @@ class _Script:
         self.notes: list[str] = []
 
     def run(self, command: str) -> None:
+        """One command; keywords before it only steer."""
         word, _, rest = command.partition(" ")
-        if word in ("then", "do"):
-            if rest.strip():
-                self.run(rest.strip())
-        elif word == "if":
+        while word in ("then", "do", "else"):
+            if word == "else" and self.branches:
+                self._next(True)
+            word, _, rest = rest.strip().partition(" ")
+        if word == "if":
             self._open(_condition(_expanded(rest, self.values)))
         elif word in ("for", "while", "until", "case"):
             self._open(None)
-        elif word in ("elif", "else") and self.branches:
-            self._next(_condition(_expanded(rest, self.values)) if word == "elif" else True)
-            if word == "else" and rest.strip():
-                self.run(rest.strip())
+        elif word == "elif" and self.branches:
+            self._next(_condition(_expanded(rest, self.values)))
         elif word in ("fi", "done", "esac") and self.branches:
             self.branches.pop()
             self.earlier.pop()
         elif False not in self.branches:
-            self._plain(command)
+            self._plain(f"{word} {rest}".strip())
 
     def _open(self, condition: bool | None) -> None:
         self.branches.append(condition)
