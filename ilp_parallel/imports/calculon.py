@@ -111,25 +111,13 @@ def _with_execution(
     devices: int | None,
 ) -> Imported:
     _refuse(execution)
-    world = execution.required("num_procs")
-    pipeline, tensor = execution.required("pipeline_par"), execution.required("tensor_par")
-    data = execution.required("data_par")
-    if world != pipeline * tensor * data or devices not in (None, world):
-        raise InputError(
-            "SIZES_DISAGREE",
-            f"num_procs={world}, tensor x pipeline x data = {tensor * pipeline * data}"
-            + (f", cluster of {devices}" if devices else ""),
-            "make them equal",
-        )
+    world, pipeline, tensor, data = _degrees(execution, devices)
     batch, microbatch = execution.required("batch_size"), execution.required("microbatch_size")
     chunks = execution.integer("pipeline_interleaving") or 1
     layers = shapes["layers"]
     assert isinstance(layers, int)
     size = quotient(layers, pipeline * chunks, "blocks by stages")
     sharded = execution.flag("optimizer_sharding") and data > 1
-    recompute = execution.text("activation_recompute") or "none"
-    if recompute not in _RECOMPUTE:
-        raise _not_read(f"activation_recompute {shown(recompute)}")
     datatype = execution.text("datatype")
     return Imported(
         form="calculon",
@@ -152,9 +140,31 @@ def _with_execution(
         schedule="interleaved" if chunks > 1 else "1f1b",
         sizes=(size,) * min(pipeline * chunks, layers),
         zero=("1" if sharded else "0",),
-        recompute=(_RECOMPUTE[recompute],),
+        recompute=(_recompute(execution),),
         notes=(f"vocabulary {VOCABULARY:,} as in Calculon's parameter count",),
     )
+
+
+def _degrees(execution: Fields, devices: int | None) -> tuple[int, int, int, int]:
+    """Devices, pipeline, tensor and data degree, which must agree."""
+    world = execution.required("num_procs")
+    pipeline, tensor = execution.required("pipeline_par"), execution.required("tensor_par")
+    data = execution.required("data_par")
+    if world != pipeline * tensor * data or devices not in (None, world):
+        raise InputError(
+            "SIZES_DISAGREE",
+            f"num_procs={world}, tensor x pipeline x data = {tensor * pipeline * data}"
+            + (f", cluster of {devices}" if devices else ""),
+            "make them equal",
+        )
+    return world, pipeline, tensor, data
+
+
+def _recompute(execution: Fields) -> tuple[str, ...]:
+    name = execution.text("activation_recompute") or "none"
+    if name not in _RECOMPUTE:
+        raise _not_read(f"activation_recompute {shown(name)}")
+    return _RECOMPUTE[name]
 
 
 def _refuse(execution: Fields) -> None:

@@ -75,14 +75,7 @@ def read_torchtitan(text: str, origin: str, devices: int | None) -> Imported:
             "change --cluster or the degrees",
         )
     sizes = _sizes(parallelism)
-    local = training.integer("local_batch_size", "batch_size") or 8
-    microbatch, per_step = local, None
-    if pipeline > 1:
-        microbatch = parallelism.integer("pipeline_parallel_microbatch_size") or 1
-        per_step = quotient(local, microbatch, "local batch by microbatch")
-    total = _global_batch(training, local, data)
-    if total is not None and data is not None:
-        per_step = quotient(total, microbatch * data, "global batch by microbatch times data")
+    total, microbatch, per_step = _batch(training, parallelism, pipeline, data)
     chunks = None if sizes is None else quotient(len(sizes), pipeline, "stages by pipeline degree")
     return Imported(
         form="torchtitan",
@@ -116,10 +109,21 @@ def _shard(parallelism: Fields, devices: int | None, others: int) -> int | None:
     return None if devices is None else quotient(devices, others, "devices by the other degrees")
 
 
-def _global_batch(training: Fields, local: int, data: int | None) -> int | None:
+def _batch(
+    training: Fields, parallelism: Fields, pipeline: int, data: int | None
+) -> tuple[int | None, int, int | None]:
+    """Global batch, microbatch and microbatches; a pipeline cuts the local batch further."""
+    local = training.integer("local_batch_size", "batch_size") or 8
+    microbatch, per_step = local, None
+    if pipeline > 1:
+        microbatch = parallelism.integer("pipeline_parallel_microbatch_size") or 1
+        per_step = quotient(local, microbatch, "local batch by microbatch")
+    total = None if data is None else local * data
     if training.data.get("global_batch_size", -1) != -1:
-        return training.integer("global_batch_size")
-    return None if data is None else local * data
+        total = training.integer("global_batch_size")
+    if total is not None and data is not None:
+        per_step = quotient(total, microbatch * data, "global batch by microbatch times data")
+    return total, microbatch, per_step
 
 
 def _schedule(parallelism: Fields, pipeline: int) -> Schedule:
