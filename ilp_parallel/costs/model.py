@@ -18,6 +18,7 @@ from ilp_parallel.costs import constants as c
 from ilp_parallel.costs.ends import EndTail, EndWork, end_tail, end_work
 from ilp_parallel.costs.hardware import Group, Machine
 from ilp_parallel.costs.layer import FloatArray, LayerCosting, LayerPart
+from ilp_parallel.costs.layer_times import MeasuredLayers
 from ilp_parallel.costs.shapes import RankShapes, rank_shapes
 from ilp_parallel.costs.states import (
     ExposedTraffic,
@@ -89,6 +90,8 @@ class CostModel:
         self._shapes: dict[int, RankShapes] = {}
         self._tables: dict[tuple[int, int, int, int, int, bool], LayerTable] = {}
         self._layers: dict[tuple[int, int, int, bool], LayerPart] = {}
+        self._modelled: dict[tuple[int, int, int, bool], LayerPart] = {}
+        self._measured = MeasuredLayers(job, self._modelled_part)
         self._ends: dict[tuple[int, int, int, bool], EndWork] = {}
         self._zeros: dict[tuple[int, int, int], ZeroPart] = {}
         self._tails: dict[tuple[int, int, int], EndTail] = {}
@@ -217,11 +220,20 @@ class CostModel:
         return table.get(self.cluster.device.generation, table["unknown"])
 
     def layer_part(self, configuration: Configuration) -> LayerPart:
-        """A block's time and activations, whatever ZeRO does."""
+        """A block's time (measured where the job's is) and activations, whatever ZeRO does."""
         key = _block_key(configuration)
         part = self._layers.get(key)
         if part is None:
-            part = self._layers[key] = self._costing(configuration).part()
+            part = self._measured.scaled(self._modelled_part(configuration), configuration)
+            self._layers[key] = part
+        return part
+
+    def _modelled_part(self, configuration: Configuration) -> LayerPart:
+        """The same by the model alone."""
+        key = _block_key(configuration)
+        part = self._modelled.get(key)
+        if part is None:
+            part = self._modelled[key] = self._costing(configuration).part()
         return part
 
     def end_work(self, configuration: Configuration) -> EndWork:

@@ -15,6 +15,7 @@ import msgspec
 
 from ilp_parallel.errors import InputError
 from ilp_parallel.specs.documents import read_document, shown
+from ilp_parallel.specs.rates import RATE_LIMITS as RATE_LIMITS
 from ilp_parallel.specs.rates import Rates
 from ilp_parallel.specs.readers import data_root
 
@@ -120,23 +121,6 @@ def _check_rates(path: str, key: str, rates: Mapping[str, Rate], names: tuple[st
         limits = RATE_LIMITS[name]
         if not limits[0] <= rate.value <= limits[1]:
             raise _bad(path, f"{shown(key)}: {name}={rate.value}, use {limits[0]} to {limits[1]}")
-
-
-RATE_LIMITS: dict[str, tuple[float, float]] = {
-    "matmul": (0.01, 1.0),
-    "matmul_fp8": (0.01, 1.0),
-    "attention": (0.01, 1.0),
-    "stream": (0.01, 1.0),
-    "intra": (0.01, 1.0),
-    "inter": (0.01, 1.0),
-    "stream_factor": (0.5, 20.0),
-    "host_s": (0.0, 1e-2),
-    "collective_s": (0.0, 1e-1),
-    "overlap": (0.0, 1.0),
-    "tensor_overlap": (0.0, 1.0),
-    "straggler": (0.0, 1.0),
-}
-"""Least and largest value of each rate (chosen)."""
 
 
 def _bad(path: str, message: str) -> InputError:

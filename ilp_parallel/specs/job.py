@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ilp_parallel.specs.layer_times import LayerTime  # noqa: TC001 (annotations are read)
 from ilp_parallel.specs.rates import Rates  # noqa: TC001 (annotations are read)
 
 Precision = Literal[
@@ -41,6 +42,7 @@ class JobSpec:
     reserve_bytes: int | None = None  # context, communicators, fragmentation; None: modelled
     tick_ns: int = 1000  # one integer tick of time
     rates: Rates | None = None  # None: those shipped for the device's generation and the stack
+    layer_times: tuple[LayerTime, ...] = ()  # measured; those of other sequence lengths unused
 
     @property
     def tokens_per_step(self) -> int:

@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+RATE_LIMITS: dict[str, tuple[float, float]] = {
+    "matmul": (0.01, 1.0),
+    "matmul_fp8": (0.01, 1.0),
+    "attention": (0.01, 1.0),
+    "stream": (0.01, 1.0),
+    "intra": (0.01, 1.0),
+    "inter": (0.01, 1.0),
+    "stream_factor": (0.5, 20.0),
+    "host_s": (0.0, 1e-2),
+    "collective_s": (0.0, 1e-1),
+    "overlap": (0.0, 1.0),
+    "tensor_overlap": (0.0, 1.0),
+    "straggler": (0.0, 1.0),
+}
+"""Least and largest value of each rate (chosen)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:

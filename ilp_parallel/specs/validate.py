@@ -17,7 +17,9 @@ from ilp_parallel.errors import InputError
 from ilp_parallel.specs.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from ilp_parallel.specs.documents import did_you_mean, shown
 from ilp_parallel.specs.job import Attention, JobSpec, Optimizer, Precision, Stack
+from ilp_parallel.specs.layer_times import LAYER_TIME_LIMITS, MAX_LAYER_TIMES, LayerTime
 from ilp_parallel.specs.model import ModelSpec
+from ilp_parallel.specs.rates import RATE_LIMITS
 
 if TYPE_CHECKING:
     from ilp_parallel.specs.cluster import MatrixPrecision
@@ -216,8 +218,9 @@ def check_job(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
     Raises
     ------
     InputError
-        With code OUT_OF_RANGE, UNKNOWN_CHOICE, SEQUENCE_LONGER_THAN_POSITIONS or
-        PRECISION_NOT_ON_DEVICE.
+        With code OUT_OF_RANGE, UNKNOWN_CHOICE, SEQUENCE_LONGER_THAN_POSITIONS,
+        PRECISION_NOT_ON_DEVICE, LAYER_TIME_TWICE, HEADS_NOT_DIVISIBLE_BY_TP or
+        LAYER_TIME_BEATS_PEAK.
     """
     _check_choices(job)
     for name, limits in JOB_LIMITS.items():
@@ -227,6 +230,9 @@ def check_job(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
     memory = cluster.device.memory_bytes
     if job.reserve_bytes is not None:
         require_in_range("reserve_bytes", job.reserve_bytes, (0, memory - 1), "bytes")
+    if job.rates is not None:
+        for rate, bounds in RATE_LIMITS.items():
+            require_in_range(f"rates.{rate}", getattr(job.rates, rate), bounds)
     if 0 < model.learned_positions < job.sequence_length:
         raise InputError(
             "SEQUENCE_LONGER_THAN_POSITIONS",
@@ -242,6 +248,47 @@ def check_job(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
             + ", ".join(sorted(peaks)),
             f"use --precision {default_precision(cluster)}",
         )
+    _check_layer_times(model, job, peaks[needed])
+
+
+def _check_layer_times(model: ModelSpec, job: JobSpec, peak_flops: float) -> None:
+    """Figures within their limits, one for each case, that this model and device can have."""
+    require_in_range("number of layer_times", len(job.layer_times), (0, MAX_LAYER_TIMES))
+    seen: set[tuple[int, int, int]] = set()
+    for i, time in enumerate(job.layer_times):
+        for name, limits in LAYER_TIME_LIMITS.items():
+            value: float | None = getattr(time, name)
+            if value is not None:
+                require_in_range(f"layer_times[{i}].{name}", value, limits)
+        tokens = time.microbatch * time.sequence_length
+        require_in_range(f"tokens of layer_times[{i}]", tokens, (1, MAX_TOKENS_PER_STEP))
+        if time.case in seen:
+            raise InputError("LAYER_TIME_TWICE", f"two layer times at {time.words}", "keep one")
+        seen.add(time.case)
+        if model.heads % time.tensor:
+            raise InputError(
+                "HEADS_NOT_DIVISIBLE_BY_TP",
+                f"layer time at {time.words}, but {model.name} has {model.heads} heads",
+                "give layer times of this model",
+            )
+        _check_peak(model, time, peak_flops)
+
+
+def _check_peak(model: ModelSpec, time: LayerTime, peak_flops: float) -> None:
+    """Refuse a time in which the matrices of a block cannot be multiplied on this device."""
+    tokens = time.microbatch * time.sequence_length
+    forward_s = 2.0 * tokens * model.layer_matrix_parameters / time.tensor / peak_flops
+    for name, seconds, least in (
+        ("forward_s", time.forward_s, forward_s),
+        ("backward_s", time.backward_s, 2 * forward_s),
+    ):
+        if seconds is not None and seconds < least:
+            raise InputError(
+                "LAYER_TIME_BEATS_PEAK",
+                f"{name}={seconds:.4g} at {time.words}, but at the device's peak its matrices "
+                f"alone take {least:.4g} s",
+                "give seconds of one block of this model, measured on this device",
+            )
 
 
 def default_precision(cluster: ClusterSpec) -> Precision:
