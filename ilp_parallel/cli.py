@@ -99,6 +99,10 @@ def compare(models: tuple[str, ...], output: str, style: Format | None, **words:
     """Compare the proven optimum of each MODEL with the plans of named heuristics."""
     from ilp_parallel.comparing import compare_models, comparison_text
 
+    if len(models) > 1 and words["layer_times"] is not None:
+        raise InputError(
+            "LAYER_TIMES_OF_ONE_MODEL", f"--layer-times with {len(models)} models", "give one model"
+        )
     words |= {"space": "mixed", "schedule": "any", "fixed": (), "forbidden": ()}
     options = read_search_options(words)
     jobs = [complete_job(job_request(model, words)) for model in models]

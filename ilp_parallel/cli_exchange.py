@@ -113,9 +113,10 @@ def _imported_job(
     """The job of an imported run; options of the command come first."""
     from ilp_parallel.costs.profile import read_profile
     from ilp_parallel.imports.complete import job_from, model_from
-    from ilp_parallel.jobs import profile_rates
+    from ilp_parallel.jobs import profile_rates, with_layer_times
     from ilp_parallel.specs.overrides import reserve_bytes
     from ilp_parallel.specs.readers import load_model
+    from ilp_parallel.specs.validate import check_job
 
     name = cast("str | None", taken.get("of_model"))
     model = model_from(
@@ -135,7 +136,11 @@ def _imported_job(
         profile = read_profile(cast("str", words["profile"]))
         stack = cast("str", given.get("stack", found.stack))
         given["rates"] = profile_rates(profile, cluster, stack)
-    return job_from(found, model, cluster, given)
+    job = job_from(found, model, cluster, given)
+    if words.get("layer_times") is not None:
+        job = replace(job, job=with_layer_times(job.job, cast("str", words["layer_times"])))
+        check_job(job.model, job.cluster, job.job)
+    return job
 
 
 def _measured(job: CompleteJob, taken: dict[str, object]) -> CompleteJob:

@@ -20,7 +20,7 @@ from ilp_parallel.cli_options import (
     write_result,
 )
 from ilp_parallel.errors import InputError
-from ilp_parallel.jobs import complete_job, profile_rates
+from ilp_parallel.jobs import complete_job, profile_rates, with_layer_times
 
 if TYPE_CHECKING:
     from ilp_parallel.plan import Plan
@@ -40,9 +40,9 @@ def predict(
 ) -> None:
     """Break down the step time and memory of a plan.
 
-    PLAN is a file written by solve -o; of the options of a job it takes --profile only. For a MODEL
-    give --plan with pp, tp, mbs and, where wanted, vpp, sp (on, off), schedule, zero, recompute and
-    stages=12,12,... (default: nearly even).
+    PLAN is a file written by solve -o; of the options of a job it takes --profile and --layer-times
+    only. For a MODEL give --plan with pp, tp, mbs and, where wanted, vpp, sp (on, off), schedule,
+    zero, recompute and stages=12,12,... (default: nearly even).
     """
     from ilp_parallel.costs.model import CostModel
     from ilp_parallel.predicting import prediction_document
@@ -66,21 +66,27 @@ def predict(
 
 
 def _plan_of_file(path: str, words: dict[str, object]) -> Plan:
-    """The plan in a file, under the rates of a profile where one is given."""
+    """The plan in a file, under the rates of a profile and with layer times where given."""
     from ilp_parallel.costs.profile import read_profile
     from ilp_parallel.plan_files import read_plan
     from ilp_parallel.specs.documents import is_path
+    from ilp_parallel.specs.validate import check_job
 
     if not is_path(path):
         raise InputError("NO_PLAN", f"{path} is no plan file", "give --plan 'pp=8 ...'")
-    others = [name for name, value in words.items() if name != "profile" and value is not None]
+    kept = ("profile", "layer_times")
+    others = [name for name, value in words.items() if name not in kept and value is not None]
     if others:
         raise InputError("PLAN_HAS_ITS_JOB", f"{others[0]} given too", "leave it out")
     plan, profile = read_plan(path), cast("str | None", words["profile"])
-    if profile is None:
-        return plan
-    rates = profile_rates(read_profile(profile), plan.cluster, plan.job.stack)
-    return replace(plan, job=replace(plan.job, rates=rates))
+    layer_times = cast("str | None", words["layer_times"])
+    if profile is not None:
+        rates = profile_rates(read_profile(profile), plan.cluster, plan.job.stack)
+        plan = replace(plan, job=replace(plan.job, rates=rates))
+    if layer_times is not None:
+        plan = replace(plan, job=with_layer_times(plan.job, layer_times))
+        check_job(plan.model, plan.cluster, plan.job)
+    return plan
 
 
 @click.command()

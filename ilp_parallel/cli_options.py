@@ -44,6 +44,7 @@ def job_options(command: Command) -> Command:
             click.option("--norm-kernel", type=click.Choice(("fused", "eager")), help="fused."),
             click.option("--stack", help="megatron, deepspeed, torchtitan, fsdp or jax."),
             profile_option,
+            click.option("--layer-times", metavar="FILE", help="Measured times of a block."),
             click.option("--intra-bw", "intra_bandwidth", help="Inside a node, e.g. 300GB/s."),
             click.option("--inter-bw", "inter_bandwidth", help="Between nodes, e.g. 25GB/s."),
             click.option("--reserve-gib", type=float, help="Memory of a device no plan may use."),

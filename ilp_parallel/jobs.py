@@ -34,6 +34,7 @@ class JobRequest:
     norm_kernel: str | None = None
     stack: str | None = None
     profile: str | None = None  # path or -
+    layer_times: str | None = None  # path or -
     intra_bandwidth: str | None = None
     inter_bandwidth: str | None = None
     reserve_gib: float | None = None
@@ -93,6 +94,8 @@ def complete_job(request: JobRequest) -> CompleteJob:
     )
     if request.reserve_gib is not None:
         job = replace(job, reserve_bytes=reserve_bytes(cluster, request.reserve_gib))
+    if request.layer_times is not None:
+        job = with_layer_times(job, request.layer_times)
     check_job(model, cluster, job)
     if request.profile is not None:
         profile = read_profile(request.profile)
@@ -102,6 +105,31 @@ def complete_job(request: JobRequest) -> CompleteJob:
     if request.inter_bandwidth is None:
         assumed.append(f"between nodes {link_text(cluster.inter)}")
     return CompleteJob(model, cluster, job, tuple(assumed))
+
+
+def with_layer_times(job: JobSpec, path: str) -> JobSpec:
+    """The job with the layer times in a file that are of its sequence length.
+
+    Raises
+    ------
+    InputError
+        ``LAYER_TIMES_OF_OTHER_SEQUENCES``, or what
+        :func:`~ilp_parallel.imports.layer_profiles.read_layer_times` raises.
+    """
+    from ilp_parallel.imports.layer_profiles import read_layer_times
+
+    found = read_layer_times(path)
+    times = tuple(time for time in found if time.sequence_length == job.sequence_length)
+    if not times:
+        others = sorted({time.sequence_length for time in found})
+        listed = ", ".join(map(str, others[:8])) + (", ..." if len(others) > 8 else "")
+        raise InputError(
+            "LAYER_TIMES_OF_OTHER_SEQUENCES",
+            f"{shown(path)} has layer times of sequence length {listed}, the job has "
+            f"{job.sequence_length}",
+            f"use --seq {others[0]}, or measure",
+        )
+    return replace(job, layer_times=times)
 
 
 def profile_rates(profile: Profile, cluster: ClusterSpec, stack: str) -> Rates:

@@ -14,6 +14,7 @@ from ilp_parallel.jobs import link_text
 from ilp_parallel.predicting import FLOP_CONVENTION, step_shares, throughput
 from ilp_parallel.solving import SUPERSET
 from ilp_parallel.spaces import NOT_SEARCHED
+from ilp_parallel.specs.layer_times import layer_times_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +73,8 @@ def header_text(answer: Answer) -> str:
         f"batch {job.job.global_batch} x {job.job.sequence_length} tokens · "
         f"{job.job.optimizer}, {job.job.stack}",
     ]
+    measured = layer_times_text(job.job.layer_times, job.job.sequence_length)
+    lines += [measured] if measured else []
     if job.assumed:
         lines.append(f"assumed: {'; '.join(job.assumed)}")
     return "\n".join(lines)
@@ -237,8 +240,10 @@ def prediction_text(plan: Plan, prediction: Prediction, style: Style) -> str:
     """Breakdown of a plan: the step, where its time goes, each stage's terms, memory by part."""
     rates = throughput(plan, prediction)
     per_device = f"{prediction.tokens_per_s_per_device:,.0f} tokens/s/device"
+    measured = layer_times_text(plan.job.layer_times, plan.job.sequence_length)
     lines = [
         plan_text(plan),
+        *([measured] if measured else []),
         f"step time {prediction.step_time_s:.6f} s (not rounded up to ticks) · "
         f"{prediction.tokens_per_s:,.0f} tokens/s · {per_device}",
         f"per device: model {rates.model_flops / 1e12:.1f} TFLOP/s, MFU "
