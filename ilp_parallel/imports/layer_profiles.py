@@ -217,7 +217,8 @@ def _objects(data: Mapping[str, object], key: str, name: str) -> list[dict[str, 
         raise InputError("WRONG_TYPE", f"{name}: {shown(key)} is no list", "give a list")
     for value in values:
         if not isinstance(value, dict):
-            raise InputError("WRONG_TYPE", f"{name}: {shown(key)} holds {shown(value)}", "mend it")
+            kind = type(value).__name__
+            raise InputError("WRONG_TYPE", f"{name}: {shown(key)} holds a {kind}", "give objects")
     return values
 
 

@@ -135,7 +135,7 @@ def _require_fields(
     known = {field.name: field.default is MISSING for field in fields(kind)}
     for key in data:
         if key not in known:
-            fix = did_you_mean(key, known, "remove it")
+            fix = did_you_mean(str(key), known, "remove it")
             raise InputError("UNKNOWN_FIELD", f"{name}: field {shown(key)}", fix)
     missing = [key for key, required in known.items() if required and key not in data]
     if missing:
