@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     type=click.Choice(["source", "model"]),
     help="Write no profile; tell the errors of each source, or model, when left out of the fit.",
 )
-def calibrate(folder: str, output: str, name: str, prior: str | None, left: Left | None) -> None:
+@click.option("--only", metavar="SOURCE", help="With --leave-out: of this source alone.")
+def calibrate(
+    folder: str,
+    output: str,
+    name: str,
+    prior: str | None,
+    left: Left | None,
+    only: str | None,
+) -> None:
     """Fit the rates of the cost model to the measured runs in FOLDER.
 
     FOLDER is read as by validate. The profile written can be given to any verb as --profile.
@@ -41,11 +49,15 @@ def calibrate(folder: str, output: str, name: str, prior: str | None, left: Left
     from ilp_parallel.measured.runs import read_runs
     from ilp_parallel.plan_files import require_target
 
+    if only is not None and left is None:
+        raise InputError("ONLY_WITHOUT_LEAVE_OUT", f"--only {only}", "add --leave-out source")
     _require_scipy()
     require_target(output)
     runs, start = read_runs(folder), _prior(prior)
+    if only is not None and only not in {run.source_id for run in runs}:
+        raise InputError("NO_SUCH_SOURCE", f"--only {only}", "use a source of the folder")
     if left is not None:
-        write_result(output, _held_out_text(held_out(runs, start, left, _say)))
+        write_result(output, _held_out_text(held_out(runs, start, left, _say, only)))
         return
     calibration = fitted(cases_of(runs)[0], start, name, _say)
     click.echo(_fits_text(calibration), err=True)

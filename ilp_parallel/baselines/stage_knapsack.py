@@ -26,6 +26,7 @@ the cut-off.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -251,13 +252,35 @@ def _without_idle_savings(items: Items, usable: IntArray, layers: int, capacity:
 def _near_relaxations(
     items: Items, layers: int, window: Window, levels: list[Level]
 ) -> set[tuple[int, int]]:
-    """(time, joint value) of contents near the relaxations."""
+    """(time, joint value) of contents near the relaxations, and near what lies between two.
+
+    Between neighbouring relaxations some layers follow one and the others the other, each with its
+    share of the room: without these the steps between known contents, and so what must be
+    enumerated, would be as wide as the scores are apart.
+    """
     known = set()
+    some = np.arange(layers + 1)
     for level in levels:
-        for relaxation in level.relaxations:
-            time, tail = round_up(items, relaxation, layers, level.room)
-            known.add((time, window.joint(time, tail)))
+        mixes = [_mix(items, r, some, layers, level.room) for r in level.relaxations]
+        for first, second in itertools.pairwise(mixes):
+            known |= {(t, window.joint(t, u)) for t, u in (first + second[:, ::-1]).T.tolist()}
     return known
+
+
+def _mix(items: Items, relaxation: Relaxation, some: IntArray, layers: int, room: int) -> IntArray:
+    """[2, n] time and tail of ``some`` of the layers near a relaxation, in their share of room."""
+    fast, slow = relaxation.fast, relaxation.slow
+    if slow is None:
+        return np.stack([some * items.time[fast], some * items.tail[fast]])
+    share = np.array([room * s // layers for s in some.tolist()], dtype=np.int64)
+    saved = items.memory[fast] - items.memory[slow]
+    fast_layers = np.minimum((share - some * items.memory[slow]) // saved, some)
+    return np.stack(
+        [
+            fast_layers * items.time[fast] + (some - fast_layers) * items.time[slow],
+            fast_layers * items.tail[fast] + (some - fast_layers) * items.tail[slow],
+        ]
+    )
 
 
 def _corners(known: set[tuple[int, int]], window: Window) -> IntArray:

@@ -67,11 +67,17 @@ SHARES = (
 INFORMED = 0.95
 """A rate counts as fitted when its spread fell below this share of the prior's."""
 
+LEAST_CASES = 15
+"""Cases from which a stack's rates are fitted; with fewer they stay at the prior, and the cases
+inform the device's rates only (chosen)."""
+
 NORMAL_MEDIAN = 1.4826
 """Standard deviation of a normal variable over its median absolute deviation: wild runs, which the
 loss hardly counts, do not widen the standard errors either."""
 
-MAX_EVALUATIONS = 15
+MAX_EVALUATIONS = 30
+TOLERANCE = 1e-4
+"""Relative change of the fitted sum, or of the rates, at which the fit ends."""
 
 Key = tuple[str, str]
 """Owner (``""`` for the device, else the stack) and name of a rate."""
@@ -167,11 +173,11 @@ class _Fit:
 
     def run(self) -> FittedGeneration:
         """The rates, those that the cases inform with their standard errors."""
-        found, errors = self._solve()
+        found, errors = self._solve(self._centre)
         informed = errors < INFORMED * self._spreads
         if not informed.all():
             self._choose([key for key, good in zip(self._keys, informed, strict=True) if good])
-            found, errors = self._solve()
+            found, errors = self._solve(found[informed])
         misfit = self._log_predictions(found) - self._measured
         sources = tuple(sorted({case.run.source_id for case in self._cases}))
         told = f"{len(self._cases)} configurations of {', '.join(sources)}"
@@ -195,7 +201,7 @@ class _Fit:
         self._shares = np.array([name in SHARES for _, name in keys])
         self._centre = self._scaled(np.array([self._prior[key].value for key in keys]))
 
-    def _solve(self) -> tuple[FloatArray, FloatArray]:
+    def _solve(self, start: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Best rates on their scales, and standard errors."""
         from scipy.optimize import least_squares
 
@@ -205,10 +211,12 @@ class _Fit:
         low, high = (self._scaled(np.clip(limit, 1e-9, None)) for limit in limits)
         found = least_squares(
             self._residuals,
-            self._centre,
+            start,
             jac=self._jacobian,
             bounds=(low, high),
             loss="soft_l1",
+            ftol=TOLERANCE,
+            xtol=TOLERANCE,
             max_nfev=MAX_EVALUATIONS,
         ).x
         return found, self._errors(found)
@@ -224,7 +232,10 @@ class _Fit:
         return values
 
     def _matters(self, key: Key) -> bool:
-        """Whether a rate can be fitted: it is not at zero, and some case depends on it."""
+        """Whether a rate can be fitted: it is not at zero, and enough cases depend on it."""
+        owner = sum(key[0] in ("", plan.job.stack) for plan in self._plans)
+        if key[0] and owner < LEAST_CASES:
+            return False
         fp8 = any(plan.job.precision.startswith("fp8") for plan in self._plans)
         return self._prior[key].value > 0 and (key[1] != "matmul_fp8" or fp8)
 
@@ -301,12 +312,12 @@ def _profile(prior: Profile, fits: Sequence[FittedGeneration], name: str) -> Pro
     stacks = {stack: dict(table) for stack, table in prior.stacks.items()}
     for fit in fits:
         generations[fit.generation] = {n: fit.rates["", n] for n in DEVICE_RATES}
-        for stack in {owner for owner, _ in fit.rates} - {""}:
+        for stack in (name for name, cases in fit.stacks.items() if cases >= LEAST_CASES):
             stacks[stack][fit.generation] = {
                 n: rate for (owner, n), rate in fit.rates.items() if owner == stack
             }
     for stack, table in stacks.items():
         cases, generation = max((fit.stacks.get(stack, 0), fit.generation) for fit in fits)
-        if cases:
+        if cases >= LEAST_CASES:
             table[ANY] = table[generation]
     return Profile(name, generations, stacks)

@@ -29,7 +29,11 @@ class HeldOut:
 
 
 def held_out(
-    runs: Sequence[Run], prior: Profile, left: Left, on_progress: Callable[[str], None]
+    runs: Sequence[Run],
+    prior: Profile,
+    left: Left,
+    on_progress: Callable[[str], None],
+    only: str | None = None,
 ) -> tuple[HeldOut, ...]:
     """Fit without each group in turn, and compare what was left out with that fit.
 
@@ -43,9 +47,12 @@ def held_out(
         What to leave out at a time.
     on_progress
         Called with a line per group.
+    only
+        Leave out groups of this source alone.
     """
     found = []
-    for group in sorted({group_of(run, left) for run in runs}):
+    chosen = {group_of(run, left) for run in runs if only in (None, run.source_id)}
+    for group in sorted(chosen):
         out = [run for run in runs if group_of(run, left) == group]
         validation = _without(out, [run for run in runs if group_of(run, left) != group], prior)
         found += [HeldOut(group, source) for source in validation.sources]
