@@ -1,4 +1,18 @@
-"""Why a job fits nowhere, and how many whole nodes would do."""
+"""Whether a job fits anywhere, why not, and how many whole nodes would do: exact, in integers.
+
+Time plays no part here, so nothing is searched. Blocks are alike and choose freely, so the most
+layers that a device group ``s`` holds with strategy ``k`` is
+
+    n_sk = floor((capacity_s - fixed_s - transient_k) / (state_k + in flight_s * activations_k)),
+
+and mixing strategies on one group never holds more than the lightest of them alone: the largest
+transient of a mix is one of its strategies', and among strategies up to that transient one has the
+lightest layers. Sizes that add up to all layers exist exactly if ``sum_s n_s`` reaches them and
+every ``n_s`` its least size, where ``n_s = max_k n_sk`` if layers choose freely, and ``n_s = n_sk``
+for one ``k`` if all groups share a policy. Policies that recompute a block of layers at the head of
+a stage hold no more than the one that recomputes all: its layers are lighter, its transient is
+among those of the block.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +23,38 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ilp_parallel.baselines.two_level_dp import two_level_dp
-from ilp_parallel.bounds import memory_shortfall
 from ilp_parallel.configuration import Configuration
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.instances import InstanceBuilder, plan_of
 from ilp_parallel.problems.pipeline import PipelineSolution
-from ilp_parallel.spaces import enumerate_configurations
+from ilp_parallel.spaces import Refusal, enumerate_configurations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ilp_parallel.costs.breakdown import Term
-    from ilp_parallel.problems.pipeline import PipelineInstance, Schedule
+    from ilp_parallel.plan import Plan
+    from ilp_parallel.problems.pipeline import IntArray, PipelineInstance, Schedule
     from ilp_parallel.spaces import Pins, Space
     from ilp_parallel.specs.cluster import ClusterSpec
     from ilp_parallel.specs.job import JobSpec
     from ilp_parallel.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A job and what may be chosen for it."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    job: JobSpec
+    space: Space
+    pins: Pins
+    schedules: tuple[Schedule, ...]
+
+    def on_nodes(self, nodes: int) -> Question:
+        """The same on another number of nodes."""
+        return replace(self, cluster=replace(self.cluster, nodes=nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +75,52 @@ class Shortage:
 
 
 @dataclass(frozen=True, slots=True)
+class Refutation:
+    """Why a number of nodes does not do.
+
+    Either ``states_bytes``, what the blocks' states take on all devices together, exceeds
+    ``usable_bytes`` of all devices; or each of ``configurations`` was refuted by itself (none if
+    the rules leave none), the others being heavier than one of them.
+    """
+
+    nodes: int
+    configurations: int | None
+    states_bytes: int | None = None
+    usable_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSearch:
-    """Numbers of nodes tried from 1 upwards: all refuted but the last, if one was found."""
+    """Numbers of nodes tried one by one: all refuted but the last, if one was found."""
 
     smallest: int | None
-    refuted: tuple[int, ...]
+    refutations: tuple[Refutation, ...]
+    plan: Plan | None  # one that fits the smallest number, not the fastest
     stopped: str | None  # why the search ended without an answer
-    too_small: tuple[int, ...] = ()  # those refuted by the size of the states alone
+
+    @property
+    def refuted(self) -> tuple[int, ...]:
+        """Numbers of nodes that do not do."""
+        return tuple(refutation.nodes for refutation in self.refutations)
 
 
-def shortage(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    job: JobSpec,
-    space: Space,
-    pins: Pins,
-    schedules: tuple[Schedule, ...],
-) -> Shortage | None:
+def fitting_plan(question: Question) -> Plan | None:
+    """Any plan that fits, not the fastest; None if there is none, exactly."""
+    return _fitting(question)[0]
+
+
+def fits(question: Question) -> bool:
+    """Whether any configuration has a plan that fits, exactly."""
+    return fitting_plan(question) is not None
+
+
+def shortage(question: Question) -> Shortage | None:
     """The least shortage of all configurations; None if the rules leave none or one has none."""
-    costs = CostModel(model, cluster, job)
-    builder = InstanceBuilder(costs, space, pins)
+    q = question
+    costs = CostModel(q.model, q.cluster, q.job)
+    builder = InstanceBuilder(costs, q.space, q.pins)
     best: tuple[int, Configuration, PipelineInstance, int, int] | None = None
-    for configuration in _configurations(model, cluster, job, space, pins, schedules):
+    for configuration in _lightest(q):
         instance = builder.build(configuration)
         if not instance.allowed.any():
             continue
@@ -78,7 +131,7 @@ def shortage(
         return None
     missing, configuration, instance, stage, strategy = best
     solution = PipelineSolution(_even_sizes(instance), (strategy,) * instance.layers)
-    prediction = costs.terms(plan_of(costs, space, configuration, solution))
+    prediction = costs.terms(plan_of(costs, q.space, configuration, solution))
     parts = sorted(prediction.stages[stage].memory_terms, key=lambda term: -term.value)
     usable = int(instance.capacity_bytes[stage])
     return Shortage(
@@ -92,95 +145,135 @@ def shortage(
 
 
 def smallest_cluster(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    job: JobSpec,
-    space: Space,
-    pins: Pins,
-    schedules: tuple[Schedule, ...],
+    question: Question,
     *,
+    least_nodes: int = 1,
     most_nodes: int = 4096,
     time_limit_s: float = 30.0,
 ) -> NodeSearch:
     """The fewest whole nodes on which the job fits, every smaller number refuted.
 
-    Fitting is not monotone in the number of nodes (degrees must divide), so numbers are tried one
-    by one from 1 upwards. A number is refuted by :func:`states_exceed_devices` or, configuration by
-    configuration, by :func:`fits`.
+    Fitting is not monotone in the number of nodes (degrees must divide), so neither doubling nor
+    bisection would be valid: numbers are tried one by one from ``least_nodes`` upwards. A number is
+    refuted by :func:`states_exceed_devices` or, configuration by configuration, exactly.
     """
     started = time.perf_counter()
-    too_small: list[int] = []
-    refuted: list[int] = []
-    for nodes in range(1, most_nodes + 1):
+    refuted: list[Refutation] = []
+    for nodes in range(least_nodes, most_nodes + 1):
         if time.perf_counter() - started > time_limit_s:
-            stopped = f"stopped after {time_limit_s:g} s"
-            return NodeSearch(None, tuple(refuted), stopped, tuple(too_small))
-        tried = replace(cluster, nodes=nodes)
-        if states_exceed_devices(model, tried, job):
-            too_small.append(nodes)
-        elif fits(model, tried, job, space, pins, schedules):
-            return NodeSearch(nodes, tuple(refuted), None, tuple(too_small))
-        refuted.append(nodes)
-    stopped = f"stopped at {most_nodes} nodes"
-    return NodeSearch(None, tuple(refuted), stopped, tuple(too_small))
+            return NodeSearch(None, tuple(refuted), None, f"stopped after {time_limit_s:g} s")
+        tried = question.on_nodes(nodes)
+        needed, usable = _states_and_room(tried)
+        if needed > usable:
+            refuted.append(Refutation(nodes, None, -int(-needed // 1), usable))
+            continue
+        plan, configurations = _fitting(tried)
+        if plan is not None:
+            return NodeSearch(nodes, tuple(refuted), plan, None)
+        refuted.append(Refutation(nodes, configurations))
+    return NodeSearch(None, tuple(refuted), None, f"stopped at {most_nodes} nodes")
 
 
-def states_exceed_devices(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> bool:
+def states_exceed_devices(question: Question) -> bool:
     """Whether the blocks' states exceed what all devices have together, however they are sharded.
 
     Every parameter of a block keeps its weight, gradient and optimizer state somewhere, at least
     once. In exact integers; the byte per block and device covers the cost model's rounding.
     """
-    costs = CostModel(model, cluster, job)
+    needed, usable = _states_and_room(question)
+    return needed > usable
+
+
+def refusals(question: Question) -> tuple[Refusal, ...]:
+    """Groups of configurations that a rule excludes, those that pins exclude left out."""
+    q = question
+    found = enumerate_configurations(q.model, q.cluster, q.job, q.space, q.pins, q.schedules)
+    return tuple(item for item in found if isinstance(item, Refusal) and item.concerns(q.pins))
+
+
+def _states_and_room(question: Question) -> tuple[Fraction, int]:
+    """Bytes of all blocks' states, once; bytes that all devices may allocate together."""
+    model, cluster = question.model, question.cluster
+    costs = CostModel(model, cluster, question.job)
     per_parameter = Fraction(costs.states.state(1.0, "0", 1).total)
     alone = Configuration(1, 1, 1, 1, 1, 1, False, "1f1b")  # fewest communicators
     usable = costs.capacity_bytes(alone) + model.layers
-    return model.layers * model.layer_parameters * per_parameter > cluster.devices * usable
+    return model.layers * model.layer_parameters * per_parameter, cluster.devices * usable
 
 
-def fits(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    job: JobSpec,
-    space: Space,
-    pins: Pins,
-    schedules: tuple[Schedule, ...],
-) -> bool:
-    """Whether any configuration has a feasible plan, exactly."""
-    builder = InstanceBuilder(CostModel(model, cluster, job), space, pins)
-    found = _configurations(model, cluster, job, space, pins, _lightest(schedules, pins))
-    by_memory = sorted(found, key=lambda c: (c.microbatch, -c.tensor, not c.sequence_parallel))
-    return any(_feasible(builder.build(configuration)) for configuration in by_memory)
+def _fitting(question: Question) -> tuple[Plan | None, int]:
+    """A plan that fits, and how many configurations were refuted before."""
+    q = question
+    costs = CostModel(q.model, q.cluster, q.job)
+    builder = InstanceBuilder(costs, q.space, q.pins)
+    refuted = 0
+    for configuration in _lightest(q):
+        solution = _fitting_solution(builder.build(configuration))
+        if solution is not None:
+            return plan_of(costs, q.space, configuration, solution), refuted
+        refuted += 1
+    return None, refuted
 
 
-def _lightest(schedules: tuple[Schedule, ...], pins: Pins) -> tuple[Schedule, ...]:
-    """1F1B alone where it may be chosen, for it fits wherever another schedule fits.
+def _lightest(question: Question) -> Iterator[Configuration]:
+    """Configurations one of which fits if any does.
 
-    GPipe keeps at least as many microbatches alive. Interleaving with v >= 2 equal chunks keeps
-    ``2(p-s-1) + (v-1)p + 1`` chunk activations, each a v-th of a stage, which is
-    ``p - 1 + s(v-2) >= 0`` more than 1F1B's ``v(p-s)``; the same layers may be held at even sizes.
+    1F1B alone where it may be chosen: GPipe keeps at least as many microbatches alive, and
+    interleaving with v >= 2 equal chunks keeps ``2(p-s-1) + (v-1)p + 1`` chunk activations, each a
+    v-th of a stage, which is ``p - 1 + s(v-2) >= 0`` more than 1F1B's ``v(p-s)``; the same layers
+    may be held at even sizes.
+
+    Of microbatches that differ in size alone the smallest one: a number alive is ``min(m, w)``
+    (GPipe: m) with ``m`` in inverse proportion to the size ``b``, so ``b min(m, w)`` does not fall
+    as ``b`` grows, and everything else that depends on ``b`` grows with it.
     """
-    pinned = "schedule" in pins.fixed or "schedule" in pins.forbidden or not pins.allow("vpp", "1")
-    return ("1f1b",) if "1f1b" in schedules and not pinned else schedules
-
-
-def _configurations(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    job: JobSpec,
-    space: Space,
-    pins: Pins,
-    schedules: tuple[Schedule, ...],
-) -> Iterator[Configuration]:
-    for item in enumerate_configurations(model, cluster, job, space, pins, schedules):
-        if isinstance(item, Configuration):
+    q, schedules = question, question.schedules
+    pinned = "schedule" in q.pins.fixed or "schedule" in q.pins.forbidden
+    if "1f1b" in schedules and not pinned and q.pins.allow("vpp", "1"):
+        schedules = ("1f1b",)
+    seen: set[Configuration] = set()
+    for item in enumerate_configurations(q.model, q.cluster, q.job, q.space, q.pins, schedules):
+        if isinstance(item, Refusal):
+            continue
+        kind = replace(item, microbatch=1, microbatches=1)
+        if kind not in seen:  # sizes come in rising order
+            seen.add(kind)
             yield item
 
 
-def _feasible(instance: PipelineInstance) -> bool:
-    if not instance.allowed.any() or memory_shortfall(instance) is not None:
-        return False
-    return two_level_dp(instance) is not None
+def _most_layers(instance: PipelineInstance) -> tuple[IntArray, IntArray]:
+    """[p, usable strategies] most layers of each device group; indices of those strategies."""
+    usable = np.flatnonzero(instance.allowed[0])
+    alive = np.array([int(rows.max()) for rows in instance.in_flight], dtype=np.int64)
+    layer = instance.state_bytes[0, usable] + alive[:, None] * instance.activation_bytes[0, usable]
+    room = (instance.capacity_bytes - instance.fixed_bytes)[:, None]
+    room = room - instance.transient_bytes[0, usable]
+    most = np.where(room >= 0, room // np.maximum(layer, 1), 0)
+    return np.minimum(most, instance.max_layers[:, None]), usable
+
+
+def _fitting_solution(instance: PipelineInstance) -> PipelineSolution | None:
+    """Sizes and strategies that fit, as even as they can be; None if there are none."""
+    if not instance.allowed.any():
+        return None
+    most, usable = _most_layers(instance)
+    if instance.policies is None:
+        chosen = most.argmax(axis=1)
+    else:
+        enough = (most >= instance.min_layers[:, None]).all(axis=0)
+        enough &= most.sum(axis=0) >= instance.layers
+        chosen = np.full(instance.stages, int(enough.argmax()))
+    limits = most[np.arange(instance.stages), chosen]
+    if (limits < instance.min_layers).any() or int(limits.sum()) < instance.layers:
+        return None
+    sizes = instance.min_layers.copy()
+    while int(sizes.sum()) < instance.layers:
+        growing = np.where(sizes < limits, sizes, instance.layers + 1)
+        sizes[int(growing.argmin())] += 1
+    pairs = zip(sizes.tolist(), usable[chosen].tolist(), strict=True)
+    return PipelineSolution(
+        tuple(sizes.tolist()), tuple(k for size, k in pairs for _ in range(size))
+    )
 
 
 def _even_sizes(instance: PipelineInstance) -> tuple[int, ...]:

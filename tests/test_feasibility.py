@@ -1,4 +1,4 @@
-"""Shortages and smallest clusters against every configuration solved by itself."""
+"""Shortages, fitting plans and smallest clusters against every configuration solved by itself."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import pytest
 from ilp_parallel.baselines.two_level_dp import two_level_dp
 from ilp_parallel.configuration import Configuration
 from ilp_parallel.costs.model import CostModel
-from ilp_parallel.feasibility import fits, shortage, smallest_cluster, states_exceed_devices
+from ilp_parallel.feasibility import (
+    Question,
+    fits,
+    fitting_plan,
+    refusals,
+    shortage,
+    smallest_cluster,
+    states_exceed_devices,
+)
 from ilp_parallel.instances import InstanceBuilder
-from ilp_parallel.planner import SearchOptions
+from ilp_parallel.planner import SearchOptions, search
 from ilp_parallel.spaces import SPACES, Pins, enumerate_configurations, get_space
 from tests.small_jobs import GIB, JOB, MODEL, node_with
 
 if TYPE_CHECKING:
     from ilp_parallel.problems.pipeline import Schedule
-    from ilp_parallel.spaces import Space
 
 SCHEDULES = SearchOptions().schedules
 LIMITS = (
@@ -29,77 +36,101 @@ LIMITS = (
     (Pins.parse(("schedule=interleaved",), ()), SCHEDULES),
     (Pins.parse(("zero=0",), ("recompute=full",)), SCHEDULES),
     (Pins.parse((), ("schedule=1f1b", "tp=4")), SCHEDULES),
+    (Pins.parse(("recompute=none",), ("mbs=1",)), SCHEDULES),
+    (Pins.parse(("microbatches=2",), ("pp=1",)), SCHEDULES),
 )
 MEMORY_GIB = (1.8, 2.6, 3.2)
 
 
-def any_plan(
-    memory_gib: float, nodes: int, space: Space, pins: Pins, schedules: tuple[Schedule, ...]
-) -> bool:
-    """Whether some configuration has a plan by the dynamic program."""
+def asked(
+    memory_gib: float,
+    nodes: int = 1,
+    space: str = "mixed",
+    limits: tuple[Pins, tuple[Schedule, ...]] = (Pins(), SCHEDULES),
+) -> Question:
     cluster = replace(node_with(memory_gib), nodes=nodes)
-    builder = InstanceBuilder(CostModel(MODEL, cluster, JOB), space, pins)
+    return Question(MODEL, cluster, JOB, get_space(space), *limits)
+
+
+def any_plan(question: Question) -> bool:
+    """Whether some configuration has a plan by the dynamic program."""
+    q = question
+    builder = InstanceBuilder(CostModel(q.model, q.cluster, q.job), q.space, q.pins)
+    found = enumerate_configurations(q.model, q.cluster, q.job, q.space, q.pins, q.schedules)
     return any(
         two_level_dp(builder.build(item)) is not None
-        for item in enumerate_configurations(MODEL, cluster, JOB, space, pins, schedules)
+        for item in found
         if isinstance(item, Configuration)
     )
 
 
-@pytest.mark.parametrize(("pins", "schedules"), LIMITS, ids=range(len(LIMITS)))
+@pytest.mark.parametrize("limits", LIMITS, ids=range(len(LIMITS)))
 @pytest.mark.parametrize("space", SPACES)
 def test_smallest_cluster_equals_enumeration(
-    space: str, pins: Pins, schedules: tuple[Schedule, ...]
+    space: str, limits: tuple[Pins, tuple[Schedule, ...]]
 ) -> None:
     most, answers = 4, set()
     for memory_gib in MEMORY_GIB:
-        limits = (get_space(space), pins, schedules)
-        tried = range(1, most + 1)
-        feasible = [n for n in tried if any_plan(memory_gib, n, *limits)]
-        question = (MODEL, node_with(memory_gib), JOB, *limits)
-        found = smallest_cluster(*question, most_nodes=most)
+        feasible = [n for n in range(1, most + 1) if any_plan(asked(memory_gib, n, space, limits))]
+        found = smallest_cluster(asked(memory_gib, 1, space, limits), most_nodes=most)
         assert found.smallest == min(feasible, default=None), memory_gib
-        assert found.refuted == tuple(tried[: (found.smallest or most + 1) - 1])
+        assert found.refuted == tuple(range(1, (found.smallest or most + 1)))
         assert (found.stopped is None) == (found.smallest is not None)
-        assert set(found.too_small) <= set(found.refuted)
+        for refutation in found.refutations:
+            by_states = refutation.configurations is None
+            alone = states_exceed_devices(asked(memory_gib, refutation.nodes, space, limits))
+            assert by_states == alone
+        if found.plan is not None:
+            assert found.plan.cluster.nodes == found.smallest
         answers.add(found.smallest)
     assert len(answers) > 1
+
+
+@pytest.mark.parametrize("memory_gib", [1.3, 1.6, 1.8, 2.2, 2.6, 3.2, 6.0])
+@pytest.mark.parametrize("space", SPACES)
+def test_a_plan_is_found_where_the_search_finds_one_and_fits(space: str, memory_gib: float) -> None:
+    question = asked(memory_gib, space=space)
+    found = search(MODEL, question.cluster, JOB, SearchOptions(space=space))
+    plan = fitting_plan(question)
+    assert (plan is not None) == (found.status == "optimal")
+    if plan is not None:
+        assert CostModel(plan.model, plan.cluster, plan.job).terms(plan).fits
+        assert sum(plan.sizes) == MODEL.layers
 
 
 def test_fitting_is_not_monotone_in_nodes() -> None:
     """The batch does not divide over three nodes of four devices: only more stages would do."""
     pins = Pins.parse(("pp=1", "tp=1"), ())
-    asked = [(MODEL, replace(node_with(80.0), nodes=n), JOB) for n in (2, 3)]
-    assert [fits(*ask, get_space("mixed"), pins, SCHEDULES) for ask in asked] == [True, False]
+    assert [fits(asked(80.0, n, limits=(pins, SCHEDULES))) for n in (2, 3)] == [True, False]
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 def test_states_that_exceed_all_devices_fit_nowhere(nodes: int) -> None:
     for memory_gib in (1.5, 1.7, 1.9, 2.1):
-        cluster = replace(node_with(memory_gib), nodes=nodes)
+        question = asked(memory_gib, nodes)
         states = MODEL.layers * MODEL.layer_parameters * 18  # bytes, mixed precision with Adam
-        exceed = states_exceed_devices(MODEL, cluster, JOB)
-        usable = cluster.devices * (cluster.device.memory_bytes - GIB)
+        exceed = states_exceed_devices(question)
+        usable = question.cluster.devices * (question.cluster.device.memory_bytes - GIB)
         assert exceed == (states > usable)
-        assert not (exceed and any_plan(memory_gib, nodes, get_space("mixed"), Pins(), SCHEDULES))
+        assert not (exceed and any_plan(question))
 
 
-def test_search_that_stops_claims_nothing() -> None:
-    question = (MODEL, node_with(1.01), JOB, get_space("mixed"), Pins(), SCHEDULES)
-    bounded = smallest_cluster(*question, most_nodes=2)
-    assert (bounded.smallest, bounded.refuted) == (None, (1, 2))
+def test_search_for_nodes_that_stops_claims_nothing() -> None:
+    bounded = smallest_cluster(asked(1.01), most_nodes=2)
+    assert (bounded.smallest, bounded.refuted, bounded.plan) == (None, (1, 2), None)
     assert bounded.stopped
-    timed = smallest_cluster(*question, time_limit_s=0.0)
+    timed = smallest_cluster(asked(1.01), time_limit_s=-1.0)
     assert (timed.smallest, timed.refuted) == (None, ())
     assert timed.stopped
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_shortage_is_what_is_missing(space: str) -> None:
+@pytest.mark.parametrize("memory_gib", [1.3, 1.6])
+def test_shortage_is_what_is_missing(space: str, memory_gib: float) -> None:
     """With the missing bytes the plan named fits, with one byte less it does not."""
-    memory_gib = 1.6
-    cluster = node_with(memory_gib)
-    found = shortage(MODEL, cluster, JOB, get_space(space), Pins(), SCHEDULES)
+    question = asked(memory_gib, space=space)
+    cluster = question.cluster
+    found = shortage(question)
     assert found is not None
     assert found.missing_bytes > 0
     parts = [part.value for part in found.parts]
@@ -108,12 +139,20 @@ def test_shortage_is_what_is_missing(space: str) -> None:
     for change, fit in ((0, True), (-1, False)):
         memory = cluster.device.memory_bytes + found.missing_bytes + change
         larger = replace(cluster, device=replace(cluster.device, memory_bytes=memory))
-        again = shortage(MODEL, larger, JOB, get_space(space), Pins(), SCHEDULES)
+        again = shortage(replace(question, cluster=larger))
         assert (again is None) == fit
         if again is not None:
             assert again.missing_bytes == 1
 
 
-def test_no_shortage_without_a_configuration() -> None:
-    pins = Pins.parse(("pp=64",), ())
-    assert shortage(MODEL, node_with(1.6), JOB, get_space("mixed"), pins, SCHEDULES) is None
+def test_no_shortage_without_a_configuration_and_where_everything_fits() -> None:
+    assert shortage(asked(1.6, limits=(Pins.parse(("pp=64",), ()), SCHEDULES))) is None
+    assert shortage(asked(80.0)) is None
+
+
+def test_rules_that_leave_nothing_are_named() -> None:
+    pins = Pins.parse(("tp=3",), ())
+    question = replace(asked(80.0, limits=(pins, SCHEDULES)))
+    on_three = replace(question.cluster, devices_per_node=3)
+    codes = {item.code for item in refusals(replace(question, cluster=on_three))}
+    assert "HEADS_NOT_DIVISIBLE_BY_TP" in codes
