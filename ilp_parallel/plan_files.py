@@ -92,7 +92,7 @@ def check_plan(plan: Plan) -> None:
     check_cluster(plan.cluster)
     check_job(plan.model, plan.cluster, plan.job)
     g = plan.configuration
-    degrees = (g.pipeline, g.tensor, g.data, g.microbatch, g.microbatches, g.chunks)
+    degrees = (g.pipeline, g.tensor, g.context, g.data, g.microbatch, g.microbatches, g.chunks)
     interleaved = g.schedule == "interleaved"
     problems = (
         ("DEGREES_NOT_POSITIVE", min(degrees) < 1, f"degrees {degrees}"),
@@ -121,6 +121,11 @@ def check_plan(plan: Plan) -> None:
             "HEADS_NOT_DIVISIBLE_BY_TP",
             g.tensor > 0 and plan.model.heads % g.tensor != 0,
             f"{plan.model.heads} heads, tp={g.tensor}",
+        ),
+        (
+            "SEQUENCE_NOT_DIVISIBLE_BY_CP",
+            g.context > 1 and plan.job.sequence_length % (2 * g.context) != 0,
+            f"{plan.job.sequence_length} tokens, cp={g.context}",
         ),
         (
             "ZERO_WITHOUT_DATA_PARALLEL",

@@ -1,4 +1,4 @@
-"""A plan from a few words, for ``predict``: ``pp=8 tp=8 mbs=1 vpp=3 sp=on recompute=full``."""
+"""A plan from a few words, for ``predict``: ``pp=8 tp=8 cp=2 mbs=1 vpp=3 recompute=full``."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ilp_parallel.problems.pipeline import Schedule
 if TYPE_CHECKING:
     from ilp_parallel.jobs import CompleteJob
 
-_KEYS = ("pp", "tp", "mbs", "vpp", "sp", "schedule", "zero", "recompute", "stages")
+_KEYS = ("pp", "tp", "cp", "mbs", "vpp", "sp", "schedule", "zero", "recompute", "stages")
 
 
 def plan_from_words(job: CompleteJob, words: str) -> Plan:
     """The plan that uses all devices, with one strategy for all layers.
 
-    Not given: pp=1, tp=1, mbs=1, vpp=1, sp=on if tp > 1, schedule by vpp, zero=1 if dp > 1 else 0,
-    recompute=none, stages nearly even (the first ones larger).
+    Not given: pp=1, tp=1, cp=1, mbs=1, vpp=1, sp=on if tp > 1, schedule by vpp, zero=0 if
+    dp cp = 1 else 1, recompute=none, stages nearly even (the first ones larger).
 
     Raises
     ------
@@ -35,13 +35,13 @@ def plan_from_words(job: CompleteJob, words: str) -> Plan:
     """
     given = _parse(words)
     pipeline, tensor = _number(given, "pp", 1), _number(given, "tp", 1)
+    context = _number(given, "cp", 1)
     microbatch, chunks = _number(given, "mbs", 1), _number(given, "vpp", 1)
     devices = job.cluster.devices
-    if devices % (pipeline * tensor):
-        raise InputError(
-            "DEVICES_NOT_DIVISIBLE", f"{devices} devices, pp={pipeline} tp={tensor}", "change them"
-        )
-    data = devices // (pipeline * tensor)
+    data, left = divmod(devices, pipeline * tensor * context)
+    if left:
+        what = f"{devices} devices, pp={pipeline} tp={tensor} cp={context}"
+        raise InputError("DEVICES_NOT_DIVISIBLE", what, "change them")
     if job.job.global_batch % (data * microbatch):
         raise InputError(
             "BATCH_NOT_DIVISIBLE",
@@ -61,8 +61,9 @@ def plan_from_words(job: CompleteJob, words: str) -> Plan:
             "Schedule",
             _choice(given, "schedule", get_args(Schedule), "interleaved" if chunks > 1 else "1f1b"),
         ),
+        context=context,
     )
-    zero = cast("Zero", _choice(given, "zero", ZERO_VARIANTS, "1" if data > 1 else "0"))
+    zero = cast("Zero", _choice(given, "zero", ZERO_VARIANTS, "1" if data * context > 1 else "0"))
     sets = {"+".join(modules) or "none": modules for modules in RECOMPUTE_SETS}
     recompute = sets[_choice(given, "recompute", tuple(sets), "none")]
     plan = Plan(

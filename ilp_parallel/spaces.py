@@ -15,6 +15,13 @@ from ilp_parallel.configuration import (
 )
 from ilp_parallel.errors import InputError
 from ilp_parallel.problems.pipeline import Schedule
+from ilp_parallel.rules import (
+    CONTEXT_TOKENS,
+    RING_STACKS,
+    Degrees,
+    context_rule,
+    degree_rule,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +39,8 @@ class Space:
 
     ``freedom`` says how strategies may vary: one for all layers (``uniform``), one policy with an
     optional block of fully recomputed layers at the head of every chunk (``policy``), or freely
-    (``per-layer``). ``even_stages`` demands equally many layers on every stage.
+    (``per-layer``). ``even_stages`` demands equally many layers on every stage. ``context`` says
+    whether context ranks may share a sequence, keys and values passing round in a ring.
     """
 
     name: str
@@ -40,6 +48,7 @@ class Space:
     summary: str
     freedom: Freedom
     even_stages: bool
+    context: bool
     zero: tuple[Zero, ...]
     recompute: tuple[tuple[str, ...], ...] = RECOMPUTE_SETS
 
@@ -53,24 +62,27 @@ SPACES: dict[str, Space] = {
             "one strategy everywhere, equally many layers per stage: what people sweep by hand",
             "uniform",
             True,
+            False,
             ZERO_VARIANTS,
         ),
         Space(
             "megatron",
-            1,
+            2,
             "what Megatron-LM's options express: uneven stages, one recomputation policy, "
-            "distributed optimizer or its FSDP",
+            "distributed optimizer or its FSDP, context parallelism",
             "policy",
             False,
+            True,
             ("0", "1", "3-regather"),
         ),
         Space(
             "mixed",
-            1,
-            "one p, t, d, b; recomputation and ZeRO chosen per layer, uneven stages; with "
+            2,
+            "one p, t, c, d, b; recomputation and ZeRO chosen per layer, uneven stages; with "
             "interleaving all chunks of a device are equal",
             "per-layer",
             False,
+            True,
             ZERO_VARIANTS,
         ),
     )
@@ -78,7 +90,6 @@ SPACES: dict[str, Space] = {
 """All spaces by name; ``mixed`` contains the other two."""
 
 NOT_SEARCHED = (
-    "context parallel",
     "expert parallel",
     "device mapping",
     "per-stage t and d",
@@ -103,6 +114,7 @@ def get_space(name: str) -> Space:
 _GLOBAL_KEYS: dict[str, str] = {
     "pp": "pipeline",
     "tp": "tensor",
+    "cp": "context",
     "dp": "data",
     "mbs": "microbatch",
     "microbatches": "microbatches",
@@ -116,7 +128,7 @@ _GLOBAL_KEYS: dict[str, str] = {
 class Pins:
     """Decisions the user fixed or forbade: key -> values as text.
 
-    Keys: pp, tp, dp, mbs, microbatches, vpp, sp (on or off), schedule, zero, recompute.
+    Keys: pp, tp, cp, dp, mbs, microbatches, vpp, sp (on or off), schedule, zero, recompute.
     """
 
     fixed: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -196,13 +208,18 @@ def _choices() -> dict[str, tuple[str, ...] | None]:
 class Refusal:
     """A group of configurations that a rule excludes: the degrees that are fixed, and why."""
 
-    degrees: str  # for instance "pp=4 tp=3"
+    degrees: str  # for instance "pp=4 tp=3 cp=1 dp=2", or "cp=8"
     code: str
 
     def concerns(self, pins: Pins) -> bool:
-        """Whether the degrees are among those that the pins allow."""
-        pairs = (part.partition("=") for part in self.degrees.split() if "=" in part)
-        return all(pins.allow(key, value) for key, _, value in pairs)
+        """Whether the degrees are among those that the pins allow.
+
+        Refusals of a context degree alone take away nothing that is needed where 1 is allowed.
+        """
+        pairs = [part.split("=") for part in self.degrees.split() if "=" in part]
+        if [key for key, _ in pairs] == ["cp"] and pins.allow("cp", "1"):
+            return False
+        return all(pins.allow(key, value) for key, value in pairs)
 
 
 RULES: dict[str, str] = {
@@ -212,6 +229,11 @@ RULES: dict[str, str] = {
     "HEADS_NOT_DIVISIBLE_BY_TP": "use a tp that divides the attention heads",
     "KV_HEADS_NOT_DIVISIBLE_BY_TP": "use a tp that divides the kv heads or is a multiple of them",
     "FFN_NOT_DIVISIBLE_BY_TP": "use a tp that divides the width of the MLP",
+    "CP_NOT_IN_SPACE": "use a space with context parallelism, such as megatron",
+    "CP_NEEDS_FLASH_ATTENTION": "use --attention flash",
+    "CP_NOT_IN_STACK": f"use --stack {', '.join(RING_STACKS)}",
+    "SEQUENCE_NOT_DIVISIBLE_BY_CP": "use a sequence that is a multiple of 2 cp (16 cp at fp8)",
+    "CP_SHARE_TOO_SHORT": f"use a cp that leaves a rank {CONTEXT_TOKENS} tokens of a sequence",
     "BATCH_NOT_DIVISIBLE_BY_DP": "use a batch that the data-parallel degree divides",
     "MICROBATCHES_NOT_DIVISIBLE_BY_PP": "use a batch with a multiple of pp microbatches",
     "NEVER_BETTER_THAN_1F1B": "use --schedule gpipe to search it all the same",
@@ -252,23 +274,43 @@ def enumerate_configurations(
     """
     if not schedules:
         raise InputError("NO_SCHEDULE", "no schedule is left to search", "name one schedule")
-    for pipeline in _divisors(cluster.devices):
-        for tensor in _divisors(cluster.devices // pipeline):
-            data = cluster.devices // pipeline // tensor
-            code = _degree_rule(model, cluster, job, space, pipeline, tensor, data)
-            if code is not None:
-                yield Refusal(f"pp={pipeline} tp={tensor} dp={data}", code)
+    contexts = context_degrees(cluster, job, space)
+    for context in _powers_of_two(cluster.devices):
+        code = context_rule(job, space, context)
+        if code is not None:
+            yield Refusal(f"cp={context}", code)
+    for degrees in _all_degrees(cluster.devices, contexts):
+        code = degree_rule(model, cluster, job, space, degrees)
+        if code is not None:
+            yield Refusal(degrees.text, code)
+            continue
+        for configuration in _with_degrees(model, job, degrees, schedules):
+            if isinstance(configuration, Refusal):
+                yield configuration
                 continue
-            for configuration in _with_degrees(model, job, pipeline, tensor, data, pins, schedules):
-                if isinstance(configuration, Refusal):
-                    yield configuration
-                    continue
-                key = pins.refuse(configuration)
-                yield (
-                    configuration
-                    if key is None
-                    else Refusal(configuration.name, f"PIN_{key.upper()}")
-                )
+            key = pins.refuse(configuration)
+            yield (
+                configuration if key is None else Refusal(configuration.name, f"PIN_{key.upper()}")
+            )
+
+
+def context_degrees(cluster: ClusterSpec, job: JobSpec, space: Space) -> list[int]:
+    """The context degrees of a space, in rising order: powers of two that divide the devices."""
+    return [c for c in _powers_of_two(cluster.devices) if context_rule(job, space, c) is None]
+
+
+def _all_degrees(devices: int, contexts: list[int]) -> Iterator[Degrees]:
+    for pipeline in _divisors(devices):
+        for tensor in _divisors(devices // pipeline):
+            replicas = devices // pipeline // tensor
+            for context in contexts:
+                if replicas % context == 0:
+                    yield Degrees(pipeline, tensor, context, replicas // context)
+
+
+def _powers_of_two(number: int) -> list[int]:
+    """Those that divide a number."""
+    return [1 << i for i in range((number & -number).bit_length())]
 
 
 def _divisors(number: int) -> list[int]:
@@ -276,47 +318,17 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // i for i in small)})
 
 
-def _degree_rule(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    job: JobSpec,
-    space: Space,
-    pipeline: int,
-    tensor: int,
-    data: int,
-) -> str | None:
-    """Reason code of the first rule that the degrees break."""
-    rules = (
-        ("MORE_STAGES_THAN_LAYERS", pipeline > model.layers),
-        ("LAYERS_NOT_DIVISIBLE_BY_PP", space.even_stages and model.layers % pipeline != 0),
-        ("TP_CROSSES_NODE", cluster.devices_per_node % tensor != 0),
-        ("HEADS_NOT_DIVISIBLE_BY_TP", model.heads % tensor != 0),
-        (
-            "KV_HEADS_NOT_DIVISIBLE_BY_TP",
-            model.kv_heads % tensor != 0 and tensor % model.kv_heads != 0,
-        ),
-        ("FFN_NOT_DIVISIBLE_BY_TP", model.ffn_hidden % tensor != 0),
-        ("BATCH_NOT_DIVISIBLE_BY_DP", job.global_batch % data != 0),
-    )
-    return next((code for code, broken in rules if broken), None)
-
-
 def _with_degrees(
-    model: ModelSpec,
-    job: JobSpec,
-    pipeline: int,
-    tensor: int,
-    data: int,
-    pins: Pins,
-    schedules: tuple[Schedule, ...],
+    model: ModelSpec, job: JobSpec, degrees: Degrees, schedules: tuple[Schedule, ...]
 ) -> Iterator[Configuration | Refusal]:
+    pipeline, tensor, context, data = degrees
     per_rank = job.global_batch // data
     parallel = [False]
-    if tensor > 1 and job.sequence_length % tensor == 0:
+    if tensor > 1 and job.sequence_length // context % tensor == 0:
         parallel.append(True)
     for microbatch in _divisors(per_rank):
         microbatches = per_rank // microbatch
-        where = f"pp={pipeline} tp={tensor} dp={data} mbs={microbatch}"
+        where = f"{degrees.text} mbs={microbatch}"
         for schedule, chunks in _schedules(model, pipeline, schedules):
             if schedule == "interleaved" and microbatches % pipeline:
                 yield Refusal(f"{where} vpp={chunks}", "MICROBATCHES_NOT_DIVISIBLE_BY_PP")
@@ -334,6 +346,7 @@ def _with_degrees(
                     chunks=chunks,
                     sequence_parallel=sequence_parallel,
                     schedule=schedule,
+                    context=context,
                 )
 
 

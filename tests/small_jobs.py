@@ -16,6 +16,10 @@ GIB = 2**30
 MODEL = gpt(layers=4, hidden=2048, heads=8)
 NODE = load_cluster("a100-80gb:1x4")
 JOB = JobSpec(global_batch=8, sequence_length=1024, reserve_bytes=GIB)
+LONG_JOB = replace(JOB, global_batch=2, sequence_length=8192)
+"""Few and long sequences: many configurations have context ranks, at 4 GiB the best one too."""
+LONG_MODEL = replace(MODEL, learned_positions=0)
+"""The same with rotary positions, for sequences of any length."""
 
 
 def node_with(memory_gib: float) -> ClusterSpec:

@@ -30,7 +30,9 @@ def small_jobs(draw: st.DrawFn) -> Small:
         nodes=draw(st.sampled_from([1, 2])),
         devices_per_node=draw(st.sampled_from([1, 2, 4])),
     )
-    return model, cluster, replace(JOB, global_batch=draw(st.sampled_from([4, 6, 8])))
+    batch, length = draw(st.sampled_from([(4, 1024), (6, 1024), (8, 1024), (2, 4096), (1, 8192)]))
+    job = replace(JOB, global_batch=batch, sequence_length=length)
+    return replace(model, learned_positions=0), cluster, job
 
 
 def optimum_in(space: str, costs: CostModel) -> int | None:
@@ -76,3 +78,14 @@ def test_megatron_rules_use_the_node_first_and_recompute_last() -> None:
     assert (g.tensor, g.pipeline, g.data) == (4, 1, 1)
     assert {strategy.recompute for strategy in roomy.strategies} == {()}
     assert run_heuristic("megatron_rules", CostModel(MODEL, node_with(1.01), JOB)).plan is None
+
+
+def test_megatron_rules_split_sequences_only_where_nothing_else_fits() -> None:
+    """Heads for two tensor ranks only; memory falls until one sequence of 16,384 is too much."""
+    model = replace(gpt(layers=2, hidden=1024, heads=2), learned_positions=0)
+    job = replace(JOB, global_batch=1, sequence_length=16384)
+    contexts = []
+    for memory_gib in (80.0, 8.0, 3.0, 2.8):
+        found = run_heuristic("megatron_rules", CostModel(model, node_with(memory_gib), job)).plan
+        contexts.append(None if found is None else found.configuration.context)
+    assert contexts == [1, 1, 2, None]

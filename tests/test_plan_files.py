@@ -119,6 +119,9 @@ def test_words_and_their_defaults() -> None:
     assert (plan.configuration.data, plan.configuration.schedule) == (4, "1f1b")
     assert {strategy.zero for strategy in plan.strategies} == {"1"}
     assert plan_from_words(COMPLETE, "pp=2 vpp=2").configuration.schedule == "interleaved"
+    split = plan_from_words(COMPLETE, "pp=2 cp=2")
+    assert (split.configuration.context, split.configuration.data) == (2, 1)
+    assert {strategy.zero for strategy in split.strategies} == {"1"}  # context ranks shard too
 
 
 PIECES = st.one_of(
@@ -128,7 +131,7 @@ PIECES = st.one_of(
     st.text(max_size=4),
 )
 KEYS = st.sampled_from(
-    ["pp", "tp", "mbs", "vpp", "sp", "schedule", "zero", "recompute", "stages", "x", ""]
+    ["pp", "tp", "cp", "mbs", "vpp", "sp", "schedule", "zero", "recompute", "stages", "x", ""]
 )
 WORDS = st.lists(st.tuples(KEYS, PIECES).map("=".join), max_size=5).map(" ".join)
 

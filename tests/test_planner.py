@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from ilp_parallel.baselines.two_level_dp import two_level_dp
@@ -12,11 +14,16 @@ from ilp_parallel.instances import InstanceBuilder
 from ilp_parallel.planner import SearchOptions, search
 from ilp_parallel.spaces import Pins, enumerate_configurations, get_space
 from ilp_parallel.verify import verify
-from tests.small_jobs import JOB, MODEL, NODE, node_with
+from tests.small_jobs import JOB, LONG_JOB, LONG_MODEL, MODEL, NODE, node_with
+
+if TYPE_CHECKING:
+    from ilp_parallel.specs.job import JobSpec
+    from ilp_parallel.specs.model import ModelSpec
 
 SPACES = ("uniform", "megatron", "mixed")
 SCHEDULES = SearchOptions().schedules
 MEMORY_GIB = (2.6, 3.2, 80.0)  # binding everywhere, binding somewhere, never
+LONG_MEMORY_GIB = (2.6, 3.5, 4.0, 5.0, 80.0)
 PINS = (
     Pins(),
     Pins.parse(("pp=2",), ()),
@@ -25,12 +32,17 @@ PINS = (
 )
 
 
-def enumerated_optimum(memory_gib: float, space: str, pins: Pins) -> int | None:
+def model_of(job: JobSpec) -> ModelSpec:
+    return LONG_MODEL if job is LONG_JOB else MODEL
+
+
+def enumerated_optimum(memory_gib: float, space: str, pins: Pins, job: JobSpec = JOB) -> int | None:
     """Least objective over all configurations; no bound and no cutoff is used."""
     cluster = node_with(memory_gib)
-    builder = InstanceBuilder(CostModel(MODEL, cluster, JOB), get_space(space), pins)
+    model = model_of(job)
+    builder = InstanceBuilder(CostModel(model, cluster, job), get_space(space), pins)
     values = []
-    for item in enumerate_configurations(MODEL, cluster, JOB, builder.space, pins, SCHEDULES):
+    for item in enumerate_configurations(model, cluster, job, builder.space, pins, SCHEDULES):
         if isinstance(item, Configuration):
             instance = builder.build(item)
             found = two_level_dp(instance)
@@ -52,11 +64,45 @@ def test_search_equals_enumeration(space: str, memory_gib: float, pins: Pins) ->
     assert all(check.passed for check in verify(certificate))
 
 
-@pytest.mark.parametrize("memory_gib", MEMORY_GIB)
-def test_mixed_contains_the_others(memory_gib: float) -> None:
-    mixed, *others = (enumerated_optimum(memory_gib, s, Pins()) for s in reversed(SPACES))
-    assert mixed is not None
-    assert all(other is None or mixed <= other for other in others)
+@pytest.mark.parametrize("pin", [None, "cp=1", "cp=2", "cp=4"])
+@pytest.mark.parametrize("memory_gib", LONG_MEMORY_GIB)
+@pytest.mark.parametrize("space", SPACES[1:])
+def test_search_over_context_degrees_equals_enumeration(
+    space: str, memory_gib: float, pin: str | None
+) -> None:
+    pins = Pins() if pin is None else Pins.parse((pin,), ())
+    options = SearchOptions(space=space, pins=pins)
+    result = search(LONG_MODEL, node_with(memory_gib), LONG_JOB, options)
+    optimum = enumerated_optimum(memory_gib, space, pins, LONG_JOB)
+    assert result.certificate.objective_ticks == result.certificate.bound_ticks == optimum
+    assert result.status == ("infeasible" if optimum is None else "optimal")
+    assert all(check.passed for check in verify(result.certificate))
+    if pin is not None and result.plan is not None:
+        assert result.plan.configuration.context == int(pin[-1])
+
+
+def test_context_ranks_are_used_where_they_are_best() -> None:
+    """Few long sequences: whoever may not split them is slower."""
+    chosen = search(LONG_MODEL, node_with(4.0), LONG_JOB, SearchOptions()).plan
+    assert chosen is not None
+    assert chosen.configuration.context > 1
+    best, without = (
+        enumerated_optimum(4.0, "mixed", pins, LONG_JOB)
+        for pins in (Pins(), Pins.parse(("cp=1",), ()))
+    )
+    assert best is not None
+    assert without is not None
+    assert best < without
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "job"),
+    [(memory, JOB) for memory in MEMORY_GIB] + [(memory, LONG_JOB) for memory in LONG_MEMORY_GIB],
+)
+def test_mixed_contains_the_others(memory_gib: float, job: JobSpec) -> None:
+    mixed, *others = (enumerated_optimum(memory_gib, s, Pins(), job) for s in reversed(SPACES))
+    assert all(other is None or (mixed is not None and mixed <= other) for other in others)
+    assert mixed is not None or memory_gib == LONG_MEMORY_GIB[0]
 
 
 def test_infeasible_job() -> None:

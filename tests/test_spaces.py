@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 
 from ilp_parallel.configuration import RECOMPUTE_SETS, ZERO_VARIANTS, Configuration, Strategy
 from ilp_parallel.errors import InputError
+from ilp_parallel.rules import CONTEXT_TOKENS, RING_STACKS
 from ilp_parallel.spaces import (
     RULES,
     SPACES,
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 CLUSTER = load_cluster("a100-80gb:2x4")
 MODEL = gpt(layers=6, hidden=2048, heads=8)
-JOB = JobSpec(global_batch=24, sequence_length=1024)
+JOB = JobSpec(global_batch=24, sequence_length=4096)  # context degrees 1, 2 and 4
 ALL: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
 
 
@@ -52,10 +54,12 @@ def enumerated(
 def valid(configuration: Configuration, space: Space) -> bool:
     """The rules once more, on one finished configuration."""
     p, t, d = configuration.pipeline, configuration.tensor, configuration.data
+    c = configuration.context
     m, v = configuration.microbatches, configuration.chunks
     interleaved = configuration.schedule == "interleaved"
     return (
-        p * t * d == CLUSTER.devices
+        p * t * c * d == CLUSTER.devices
+        and c in ((1, 2, 4) if space.context else (1,))
         and configuration.microbatch * m * d == JOB.global_batch
         and CLUSTER.devices_per_node % t == 0
         and MODEL.heads % t == 0
@@ -72,13 +76,14 @@ def valid(configuration: Configuration, space: Space) -> bool:
 def test_complete_and_without_repetition(space: str, schedules: tuple[Schedule, ...]) -> None:
     """Every tuple of numbers that the rules allow, once, in the same order every time."""
     found, _ = enumerated(space=space, schedules=schedules)
-    degrees, sizes = (1, 2, 3, 4, 6, 8), range(1, JOB.global_batch + 1)
-    tuples = itertools.product(degrees, degrees, degrees, sizes, (1, 2, 3, 6), (False, True))
+    degrees, sizes = (1, 2, 3, 4, 6, 8), (1, 2, 3, 4, 6, 8, 12, 24)
+    ranks = itertools.product(degrees, degrees, degrees, degrees)
+    kept = [split for split in ranks if math.prod(split) == CLUSTER.devices]
     wanted = set()
-    for p, t, d, b, v, parallel in tuples:
+    for (p, t, c, d), b, v, parallel in itertools.product(kept, sizes, (1, 2, 3, 6), (False, True)):
         for schedule in schedules:
             m = JOB.global_batch // (b * d)
-            one = Configuration(p, t, d, b, m, v, parallel, schedule)
+            one = Configuration(p, t, d, b, m, v, parallel, schedule, c)
             if m and valid(one, SPACES[space]):
                 wanted.add(one)
     assert len(set(found)) == len(found)
@@ -108,6 +113,11 @@ def test_gpipe_is_searched_only_without_1f1b() -> None:
         ("FFN_NOT_DIVISIBLE_BY_TP", replace(MODEL, ffn_hidden=8190), JOB, "mixed"),
         ("BATCH_NOT_DIVISIBLE_BY_DP", MODEL, replace(JOB, global_batch=6), "mixed"),
         ("MICROBATCHES_NOT_DIVISIBLE_BY_PP", MODEL, JOB, "mixed"),
+        ("CP_NOT_IN_SPACE", MODEL, JOB, "uniform"),
+        ("CP_NEEDS_FLASH_ATTENTION", MODEL, replace(JOB, attention="unfused"), "mixed"),
+        ("CP_NOT_IN_STACK", MODEL, replace(JOB, stack="deepspeed"), "megatron"),
+        ("SEQUENCE_NOT_DIVISIBLE_BY_CP", MODEL, replace(JOB, sequence_length=4095), "mixed"),
+        ("CP_SHARE_TOO_SHORT", MODEL, JOB, "mixed"),
     ],
 )
 def test_each_rule_is_given_as_a_reason(
@@ -119,11 +129,41 @@ def test_each_rule_is_given_as_a_reason(
     assert named
     assert code in RULES
     texts = [
-        f"pp={one.pipeline} tp={one.tensor} dp={one.data} mbs={one.microbatch} vpp={one.chunks}"
+        f" pp={one.pipeline} tp={one.tensor} cp={one.context} dp={one.data} "
+        f"mbs={one.microbatch} vpp={one.chunks} "
         for one in found
     ]
     for refusal in named:
-        assert not any(f"{text} ".startswith(f"{refusal.degrees} ") for text in texts)
+        assert not any(f" {refusal.degrees} " in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("change", "degrees"),
+    [
+        ({}, {1, 2, 4}),
+        ({"sequence_length": 4 * CONTEXT_TOKENS - 2}, {1}),  # of 4094 tokens 4 are no divisor
+        ({"sequence_length": 4 * CONTEXT_TOKENS - 4}, {1, 2}),  # a rank of 4 would get 1023
+        ({"sequence_length": 8 * CONTEXT_TOKENS}, {1, 2, 4, 8}),
+        ({"precision": "fp8"}, {1, 2, 4}),
+        ({"precision": "fp8", "sequence_length": 4 * CONTEXT_TOKENS + 16}, {1}),
+        ({"sequence_length": 4 * CONTEXT_TOKENS + 16}, {1, 2, 4}),
+        ({"attention": "flash1"}, {1}),
+        ({"stack": "megatron-2021"}, {1}),
+        *[({"stack": stack}, {1, 2, 4}) for stack in RING_STACKS],
+    ],
+)
+def test_context_degrees(change: dict[str, object], degrees: set[int]) -> None:
+    """Powers of two, twice of which divide the sequence, with enough tokens for a rank."""
+    found, refusals = enumerated(job=replace(JOB, **change))  # type: ignore[arg-type]
+    assert {one.context for one in found} == degrees
+    refused = {r.degrees for r in refusals if r.degrees.startswith("cp=")}
+    assert refused == {f"cp={c}" for c in (1, 2, 4, 8) if c not in degrees}
+
+
+def test_sequence_parallel_ranks_share_what_a_context_rank_has() -> None:
+    found, _ = enumerated(job=replace(JOB, sequence_length=4096 + 8))
+    with_both = {(one.tensor, one.context) for one in found if one.sequence_parallel}
+    assert with_both == {(2, 1), (4, 1), (2, 2), (4, 2), (2, 4)}
 
 
 @pytest.mark.parametrize(
@@ -135,6 +175,8 @@ def test_each_rule_is_given_as_a_reason(
         ((), ("vpp=2", "dp=1")),
         (("schedule=interleaved",), ("mbs=1",)),
         (("microbatches=6",), ()),
+        (("cp=2",), ("tp=2",)),
+        ((), ("cp=1", "cp=4")),
     ],
 )
 def test_pins_are_a_filter(fixed: tuple[str, ...], forbidden: tuple[str, ...]) -> None:
@@ -171,6 +213,7 @@ def test_mixed_contains_the_other_spaces() -> None:
     for name, space in SPACES.items():
         assert set(space.zero) <= set(mixed.zero)
         assert set(space.recompute) <= set(mixed.recompute)
+        assert mixed.context or not space.context
         assert set(enumerated(space=name)[0]) <= set(enumerated()[0])
 
 
@@ -184,3 +227,25 @@ def test_nothing_left_names_the_rule_that_excludes_most() -> None:
     found, refusals = enumerated(pins=pins)
     assert not found
     assert no_configuration(refusals, pins).code == "TP_CROSSES_NODE"
+
+
+@pytest.mark.parametrize(
+    ("pin", "space", "code"),
+    [
+        ("cp=8", "mixed", "CP_SHARE_TOO_SHORT"),
+        ("cp=2", "uniform", "CP_NOT_IN_SPACE"),
+        ("cp=3", "mixed", "NO_CONFIGURATION"),
+        ("tp=8", "uniform", "TP_CROSSES_NODE"),
+    ],
+)
+def test_context_rules_are_named_only_where_they_matter(pin: str, space: str, code: str) -> None:
+    pins = Pins.parse((pin,), ())
+    found, refusals = enumerated(space=space, pins=pins)
+    assert not found
+    assert no_configuration(refusals, pins).code == code
+
+
+def test_versions() -> None:
+    """A space whose rules change gets a new number, so certificates say which one they mean."""
+    versions = {name: (space.version, space.context) for name, space in SPACES.items()}
+    assert versions == {"uniform": (1, False), "megatron": (2, True), "mixed": (2, True)}

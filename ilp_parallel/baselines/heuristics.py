@@ -11,7 +11,7 @@ from ilp_parallel.baselines.two_level_dp import two_level_dp
 from ilp_parallel.configuration import Configuration, Strategy
 from ilp_parallel.instances import InstanceBuilder, plan_of
 from ilp_parallel.problems.pipeline import PipelineSolution, evaluate
-from ilp_parallel.spaces import Pins, enumerate_configurations, get_space
+from ilp_parallel.spaces import Pins, context_degrees, enumerate_configurations, get_space
 
 if TYPE_CHECKING:
     from ilp_parallel.costs.model import CostModel
@@ -42,17 +42,20 @@ def megatron_rules(costs: CostModel) -> tuple[Plan, int] | None:
     optimizer. Stages are even, interleaved with as many chunks as divide the layers (at most
     four); the microbatch size is tried. Recomputation only if it does not fit otherwise: none, then
     the attention core, then everything. Where the stages do not divide the layers (the paper's
-    models always do) they are nearly even, the first ones larger.
+    models always do) they are nearly even, the first ones larger. Context parallelism comes last:
+    only if nothing of this fits are sequences split, over 2, 4, 8, ... ranks, with everything tried
+    again (Llama 3, arXiv 2407.21783, section 3.3.2, splits long sequences only).
     """
-    for modules in ((), ("core_attn",), ("full",)):
-        for pipeline, tensor in _growing_pipeline(costs):
-            found = [
-                priced
-                for configuration in _by_rules(costs, pipeline, tensor)
-                if (priced := _price_uniform(costs, configuration, modules)) is not None
-            ]
-            if found:
-                return min(found, key=lambda pair: pair[1])
+    for context in context_degrees(costs.cluster, costs.job, get_space("megatron")):
+        for modules in ((), ("core_attn",), ("full",)):
+            for pipeline, tensor in _growing_pipeline(costs):
+                found = [
+                    priced
+                    for configuration in _by_rules(costs, pipeline, tensor, context)
+                    if (priced := _price_uniform(costs, configuration, modules)) is not None
+                ]
+                if found:
+                    return min(found, key=lambda pair: pair[1])
     return None
 
 
@@ -72,12 +75,14 @@ def _growing_pipeline(costs: CostModel) -> Iterator[tuple[int, int]]:
             yield pipeline, tensor
 
 
-def _by_rules(costs: CostModel, pipeline: int, tensor: int) -> Iterator[Configuration]:
+def _by_rules(
+    costs: CostModel, pipeline: int, tensor: int, context: int
+) -> Iterator[Configuration]:
     """The microbatch sizes to try at given degrees."""
-    data = costs.cluster.devices // (pipeline * tensor)
-    per_rank, left = divmod(costs.job.global_batch, data)
-    if left:
+    data, unused = divmod(costs.cluster.devices, pipeline * tensor * context)
+    if unused or costs.job.global_batch % data:
         return
+    per_rank = costs.job.global_batch // data
     for microbatch in (1, 2, 4, 8):
         microbatches, left = divmod(per_rank, microbatch)
         if left:
@@ -93,8 +98,9 @@ def _by_rules(costs: CostModel, pipeline: int, tensor: int) -> Iterator[Configur
             microbatch=microbatch,
             microbatches=microbatches,
             chunks=chunks,
-            sequence_parallel=tensor > 1 and costs.job.sequence_length % tensor == 0,
+            sequence_parallel=tensor > 1 and costs.job.sequence_length // context % tensor == 0,
             schedule="interleaved" if chunks > 1 else "1f1b",
+            context=context,
         )
 
 
@@ -105,7 +111,7 @@ def _price_uniform(
     space = get_space("mixed")
     builder = InstanceBuilder(costs, space, Pins())
     instance = builder.build(configuration)
-    wanted = Strategy("1" if configuration.data > 1 else "0", modules)
+    wanted = Strategy("1" if configuration.shards > 1 else "0", modules)
     k = costs.strategies(configuration).index(wanted)
     size, extra = divmod(instance.layers, instance.stages)
     sizes = tuple(size + (s < extra) for s in range(instance.stages))

@@ -1,0 +1,80 @@
+"""Rules on the degrees of a configuration, each with a reason code.
+
+What mends each of them is in ``ilp_parallel.spaces.RULES``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ilp_parallel.spaces import Space
+    from ilp_parallel.specs.cluster import ClusterSpec
+    from ilp_parallel.specs.job import JobSpec, Stack
+    from ilp_parallel.specs.model import ModelSpec
+
+CONTEXT_TOKENS = 1024
+"""Fewest tokens that a context rank may get of each sequence (a choice of the spaces).
+
+A ring hides its traffic only if a rank computes on a block of keys for longer than it takes to
+pass the block on, for which Liu et al. 2023 (Ring Attention, arXiv 2310.01889, table 2) find about
+1,000 tokens at the ratio of FLOP/s to link bandwidth of an A100 with NVLink. Shorter shares pay for
+traffic and small matmuls.
+"""
+
+RING_STACKS: tuple[Stack, ...] = ("megatron", "torchtitan", "fsdp", "jax")
+"""Software with context parallelism by rings (DeepSpeed splits by heads, as Ulysses does)."""
+
+
+class Degrees(NamedTuple):
+    """How the devices are split: their product."""
+
+    pipeline: int
+    tensor: int
+    context: int
+    data: int
+
+    @property
+    def text(self) -> str:
+        """As pins name them."""
+        return f"pp={self.pipeline} tp={self.tensor} cp={self.context} dp={self.data}"
+
+
+def context_rule(job: JobSpec, space: Space, context: int) -> str | None:
+    """Reason code of the first rule that a context degree breaks, whatever the other degrees are.
+
+    Causal work is balanced by giving every rank two blocks of a sequence, one from each end, so
+    twice the degree must divide it (Megatron-LM, ``arguments.py``); matrix units at fp8 further
+    want multiples of 16 tokens. Rings pass blocks between calls of FlashAttention-2, never scores.
+    """
+    if context == 1:
+        return None
+    fp8 = job.precision.startswith("fp8")
+    rules = (
+        ("CP_NOT_IN_SPACE", not space.context),
+        ("CP_NEEDS_FLASH_ATTENTION", job.attention != "flash"),
+        ("CP_NOT_IN_STACK", job.stack not in RING_STACKS),
+        ("SEQUENCE_NOT_DIVISIBLE_BY_CP", job.sequence_length % ((16 if fp8 else 2) * context) != 0),
+        ("CP_SHARE_TOO_SHORT", job.sequence_length < CONTEXT_TOKENS * context),
+    )
+    return next((code for code, broken in rules if broken), None)
+
+
+def degree_rule(
+    model: ModelSpec, cluster: ClusterSpec, job: JobSpec, space: Space, degrees: Degrees
+) -> str | None:
+    """Reason code of the first rule that the degrees break."""
+    pipeline, tensor, _, data = degrees
+    rules = (
+        ("MORE_STAGES_THAN_LAYERS", pipeline > model.layers),
+        ("LAYERS_NOT_DIVISIBLE_BY_PP", space.even_stages and model.layers % pipeline != 0),
+        ("TP_CROSSES_NODE", cluster.devices_per_node % tensor != 0),
+        ("HEADS_NOT_DIVISIBLE_BY_TP", model.heads % tensor != 0),
+        (
+            "KV_HEADS_NOT_DIVISIBLE_BY_TP",
+            model.kv_heads % tensor != 0 and tensor % model.kv_heads != 0,
+        ),
+        ("FFN_NOT_DIVISIBLE_BY_TP", model.ffn_hidden % tensor != 0),
+        ("BATCH_NOT_DIVISIBLE_BY_DP", job.global_batch % data != 0),
+    )
+    return next((code for code, broken in rules if broken), None)
