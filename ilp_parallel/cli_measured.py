@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from ilp_parallel.cli_exchange import exchange_options, exchanged_job, imported_plan
 from ilp_parallel.cli_options import (
     REJECTED,
     Format,
     chosen_style,
     job_options,
-    job_request,
     json_text,
     output_options,
     profile_option,
     write_result,
 )
 from ilp_parallel.errors import InputError
-from ilp_parallel.jobs import complete_job, profile_rates, with_layer_times
+from ilp_parallel.jobs import profile_rates, with_layer_times
 
 if TYPE_CHECKING:
     from ilp_parallel.plan import Plan
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.argument("plan_or_model", metavar="PLAN|MODEL")
 @click.option("--plan", "words_of_plan", help='For a MODEL: "pp=8 tp=8 mbs=1 vpp=3 sp=on ...".')
 @job_options
+@exchange_options
 @output_options
 def predict(
     plan_or_model: str,
@@ -42,17 +43,13 @@ def predict(
 
     PLAN is a file written by solve -o; of the options of a job it takes --profile and --layer-times
     only. For a MODEL give --plan with pp, tp, mbs and, where wanted, vpp, sp (on, off), schedule,
-    zero, recompute and stages=12,12,... (default: nearly even).
+    zero, recompute and stages=12,12,... (default: nearly even). With --format-in PLAN is a file of
+    another program.
     """
     from ilp_parallel.costs.model import CostModel
     from ilp_parallel.predicting import prediction_document
 
-    if words_of_plan is None:
-        plan = _plan_of_file(plan_or_model, words)
-    else:
-        from ilp_parallel.plan_words import plan_from_words
-
-        plan = plan_from_words(complete_job(job_request(plan_or_model, words)), words_of_plan)
+    plan = given_plan(plan_or_model, words_of_plan, words)
     prediction = CostModel(plan.model, plan.cluster, plan.job).terms(plan)
     style = chosen_style(style, output)
     if style == "json":
@@ -63,6 +60,29 @@ def predict(
         text = prediction_text(plan, prediction, style)
     write_result(output, text)
     sys.exit(0 if prediction.fits else REJECTED)
+
+
+def given_plan(argument: str, words_of_plan: str | None, words: dict[str, object]) -> Plan:
+    """The plan that a command is about: of a plan file, a foreign file, or a model and words.
+
+    Raises
+    ------
+    InputError
+        What the readers raise, or ``TWO_PLANS``.
+    """
+    if words.get("form") is not None:
+        if words_of_plan is not None:
+            raise InputError("TWO_PLANS", "--plan and --format-in", "give one of them")
+        plan, assumed = imported_plan(argument, words)
+        if assumed:
+            sys.stderr.write(f"ASSUMED: {'; '.join(assumed)}\n")
+        return plan
+    if words_of_plan is not None:
+        from ilp_parallel.plan_words import plan_from_words
+
+        return plan_from_words(exchanged_job(argument, words), words_of_plan)
+    words |= {"also": words.get("also") or None}
+    return _plan_of_file(argument, words)
 
 
 def _plan_of_file(path: str, words: dict[str, object]) -> Plan:

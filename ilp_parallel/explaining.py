@@ -239,4 +239,6 @@ def refutation_text(refutation: Refutation) -> str:
         )
     if not refutation.configurations:
         return "the rules leave no configuration"
-    return f"{refutation.configurations} lightest configurations, none has room for all layers"
+    name, most = max(refutation.configurations, key=lambda entry: entry[1])
+    count = len(refutation.configurations)
+    return f"{count} lightest configurations refuted; the roomiest, {name}, holds {most} layers"

@@ -54,7 +54,9 @@ class Question:
 
     def on_nodes(self, nodes: int) -> Question:
         """The same on another number of nodes."""
-        return replace(self, cluster=replace(self.cluster, nodes=nodes))
+        kind = self.cluster.name.partition(":")[0]
+        name = f"{kind}:{nodes}x{self.cluster.devices_per_node}"
+        return replace(self, cluster=replace(self.cluster, name=name, nodes=nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,13 @@ class Refutation:
     """Why a number of nodes does not do.
 
     Either ``states_bytes``, what the blocks' states take on all devices together, exceeds
-    ``usable_bytes`` of all devices; or each of ``configurations`` was refuted by itself (none if
-    the rules leave none), the others being heavier than one of them.
+    ``usable_bytes`` of all devices. Or each of ``configurations`` was refuted by itself, with the
+    most layers that fit it (there are none where the rules leave none); every other one is heavier
+    than one of them.
     """
 
     nodes: int
-    configurations: int | None
+    configurations: tuple[tuple[str, int], ...] | None
     states_bytes: int | None = None
     usable_bytes: int | None = None
 
@@ -201,18 +204,19 @@ def _states_and_room(question: Question) -> tuple[Fraction, int]:
     return model.layers * model.layer_parameters * per_parameter, cluster.devices * usable
 
 
-def _fitting(question: Question) -> tuple[Plan | None, int]:
-    """A plan that fits, and how many configurations were refuted before."""
+def _fitting(question: Question) -> tuple[Plan | None, tuple[tuple[str, int], ...]]:
+    """A plan that fits, and the configurations refuted before with the most layers they hold."""
     q = question
     costs = CostModel(q.model, q.cluster, q.job)
     builder = InstanceBuilder(costs, q.space, q.pins)
-    refuted = 0
+    refuted: list[tuple[str, int]] = []
     for configuration in _lightest(q):
-        solution = _fitting_solution(builder.build(configuration))
-        if solution is not None:
-            return plan_of(costs, q.space, configuration, solution), refuted
-        refuted += 1
-    return None, refuted
+        instance = builder.build(configuration)
+        found = _fitting_solution(instance)
+        if isinstance(found, PipelineSolution):
+            return plan_of(costs, q.space, configuration, found), tuple(refuted)
+        refuted.append((configuration.name, found * instance.fold))
+    return None, tuple(refuted)
 
 
 def _lightest(question: Question) -> Iterator[Configuration]:
@@ -252,20 +256,24 @@ def _most_layers(instance: PipelineInstance) -> tuple[IntArray, IntArray]:
     return np.minimum(most, instance.max_layers[:, None]), usable
 
 
-def _fitting_solution(instance: PipelineInstance) -> PipelineSolution | None:
-    """Sizes and strategies that fit, as even as they can be; None if there are none."""
+def _fitting_solution(instance: PipelineInstance) -> PipelineSolution | int:
+    """Sizes and strategies that fit, as even as they can be; else the most layers that fit.
+
+    No layer fits where a device group cannot hold the least that it must.
+    """
     if not instance.allowed.any():
-        return None
+        return 0
     most, usable = _most_layers(instance)
+    held = np.where(most >= instance.min_layers[:, None], most, -instance.layers)
     if instance.policies is None:
-        chosen = most.argmax(axis=1)
+        chosen = held.argmax(axis=1)
     else:
-        enough = (most >= instance.min_layers[:, None]).all(axis=0)
-        enough &= most.sum(axis=0) >= instance.layers
-        chosen = np.full(instance.stages, int(enough.argmax()))
-    limits = most[np.arange(instance.stages), chosen]
-    if (limits < instance.min_layers).any() or int(limits.sum()) < instance.layers:
-        return None
+        chosen = np.full(instance.stages, int(held.sum(axis=0).argmax()))
+    limits = held[np.arange(instance.stages), chosen]
+    if (limits < 0).any():
+        return 0
+    if int(limits.sum()) < instance.layers:
+        return int(limits.sum())
     sizes = instance.min_layers.copy()
     while int(sizes.sum()) < instance.layers:
         growing = np.where(sizes < limits, sizes, instance.layers + 1)

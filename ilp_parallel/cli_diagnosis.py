@@ -1,0 +1,272 @@
+"""Verbs that judge and explain: memory, min-gpus, explain, check."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from ilp_parallel.cli_exchange import exchange_options, exchanged_job
+from ilp_parallel.cli_measured import given_plan
+from ilp_parallel.cli_options import (
+    REJECTED,
+    Format,
+    Live,
+    chosen_style,
+    job_options,
+    json_text,
+    output_options,
+    read_search_options,
+    search_options,
+    write_result,
+)
+from ilp_parallel.errors import InputError
+
+if TYPE_CHECKING:
+    from ilp_parallel.memory_table import StageMemory
+    from ilp_parallel.plan import Plan
+    from ilp_parallel.planner import SearchOptions
+
+INFEASIBLE = 3
+"""Exit code of a job that is proven infeasible."""
+
+
+@click.command()
+@click.argument("plan_or_model", metavar="PLAN|MODEL")
+@click.option("--plan", "words_of_plan", help='For a MODEL: "pp=8 tp=8 mbs=1 vpp=3 sp=on ...".')
+@click.option("--plot", metavar="FILE", help="Draw a stacked bar per stage: .svg or .png.")
+@job_options
+@exchange_options
+@output_options
+def memory(
+    plan_or_model: str,
+    words_of_plan: str | None,
+    plot: str | None,
+    output: str,
+    style: Format | None,
+    **words: object,
+) -> None:
+    """Show the memory of a plan by stage and part, in GiB per device.
+
+    PLAN is a file written by solve -o, or with --format-in a file of another program. For a MODEL
+    give --plan; without it the plan is the proven optimum of space megatron.
+    """
+    from ilp_parallel.memory_table import memory_document, memory_rows, stage_memories
+    from ilp_parallel.plan_files import require_target
+    from ilp_parallel.report import plan_text, render
+
+    require_target(output)
+    if plot is not None:
+        from ilp_parallel.measured.scatter import require_plot_target
+
+        require_plot_target(plot)
+    plan = _plan_or_optimum(plan_or_model, words_of_plan, words)
+    stages = stage_memories(plan)
+    fit = all(stage.fits for stage in stages)
+    style = chosen_style(style, output)
+    if style == "json":
+        text = json_text(memory_document(plan, stages))
+    else:
+        table = render(
+            "memory by stage (GiB per device; % of capacity)", *memory_rows(stages), style
+        )
+        usable = stages[0].usable_bytes / (1 << 30)
+        text = (
+            f"{plan_text(plan)}\n{plan.cluster.device.name}: "
+            f"{stages[0].capacity_bytes / (1 << 30):.2f} GiB, of which {usable:.2f} may be "
+            f"allocated · fits: {_fits_text(stages)}\n\n{table}"
+        )
+    write_result(output, text)
+    if plot is not None:
+        from ilp_parallel.charts import draw_memory, write_figure
+
+        title = f"{plan.model.name} on {plan.cluster.name}\n{plan.configuration.name}"
+        write_figure(plot, draw_memory(title, stages))
+    sys.exit(0 if fit else REJECTED)
+
+
+def _fits_text(stages: tuple[StageMemory, ...]) -> str:
+    over = [str(stage.stage) for stage in stages if not stage.fits]
+    return f"NO, stages {', '.join(over)} do not" if over else "yes"
+
+
+def _plan_or_optimum(argument: str, words_of_plan: str | None, words: dict[str, object]) -> Plan:
+    """The plan that is given, or the optimum of a model's job."""
+    from ilp_parallel.planner import SearchOptions, search
+
+    if words.get("form") is not None or words_of_plan is not None or _is_plan(argument):
+        return given_plan(argument, words_of_plan, words)
+    job = exchanged_job(argument, words)
+    with Live(SearchOptions(space="megatron")) as live:
+        found = search(job.model, job.cluster, job.job, live.options)
+    if found.plan is None:
+        fix = f"see explain {argument}" if found.status == "infeasible" else "give it more time"
+        raise InputError("NO_PLAN", f"the search is {found.status}", fix)
+    return found.plan
+
+
+def _is_plan(argument: str) -> bool:
+    """Whether an argument is a file with a plan (or standard input), not a model."""
+    from ilp_parallel.plan_files import PLAN_SCHEMA
+    from ilp_parallel.specs.documents import MAX_RESULT_BYTES, is_path, read_document
+
+    if argument == "-":
+        return True
+    if not is_path(argument):
+        return False
+    data = read_document(argument, MAX_RESULT_BYTES)
+    return data.get("schema") == PLAN_SCHEMA or "plan" in data
+
+
+@click.command("min-gpus")
+@click.argument("model")
+@click.option("--device", help="Device by name, e.g. h100-80gb; or give --cluster.")
+@click.option("--per-node", type=int, default=8, show_default=True, help="Devices per node.")
+@click.option("--most-nodes", type=int, default=4096, show_default=True, help="Try no more.")
+@job_options
+@exchange_options
+@search_options
+@output_options
+def min_gpus(
+    model: str,
+    device: str | None,
+    per_node: int,
+    most_nodes: int,
+    output: str,
+    style: Format | None,
+    **words: object,
+) -> None:
+    """Find the fewest whole nodes that can train MODEL, every smaller number refuted.
+
+    The number of nodes in --cluster does not matter. The step time is the proven optimum at the
+    minimum.
+    """
+    from ilp_parallel.minimum import minimum_document, minimum_text, smallest_training
+    from ilp_parallel.plan_files import require_target
+
+    require_target(output)
+    if most_nodes < 1:
+        raise InputError("OUT_OF_RANGE", f"--most-nodes {most_nodes}", "use at least 1")
+    if device is not None:
+        if words["cluster"] is not None:
+            raise InputError("TWO_CLUSTERS", "--device and --cluster", "give one of them")
+        words["cluster"] = f"{device}:1x{per_node}"
+    job = exchanged_job(model, words)
+    job = replace(job, cluster=replace(job.cluster, nodes=1))
+    with Live(read_search_options(words)) as live:
+        found = smallest_training(job, live.options, most_nodes)
+    style = chosen_style(style, output)
+    text = minimum_text(found, style) if style != "json" else json_text(minimum_document(found))
+    write_result(output, text)
+    if found.nodes.smallest is None:
+        sys.exit(5)
+    sys.exit(0)
+
+
+@click.command()
+@click.argument("job_or_plan", metavar="MODEL|PLAN")
+@click.option("--instead", multiple=True, metavar="K=V", help="For a PLAN: the other choice.")
+@click.option("--plan", "words_of_plan", help='For a MODEL: a plan as "pp=8 tp=8 mbs=1 ...".')
+@job_options
+@exchange_options
+@search_options
+@output_options
+def explain(
+    job_or_plan: str,
+    instead: tuple[str, ...],
+    words_of_plan: str | None,
+    output: str,
+    style: Format | None,
+    **words: object,
+) -> None:
+    """Explain why a job is infeasible, or why a plan is as it is.
+
+    For the job of a MODEL that no plan fits: a smallest set of requirements that conflict, and the
+    smallest relaxations that would do. For a PLAN with --instead tp=4: the best plan with that
+    choice and what it costs, term by term; without --instead each decision of the plan in turn.
+    """
+    from ilp_parallel.plan_files import require_target
+
+    require_target(output)
+    options = read_search_options(words)
+    style = chosen_style(style, output)
+    if (
+        instead
+        or words_of_plan is not None
+        or (words.get("form") is None and _is_plan(job_or_plan))
+    ):
+        _explain_plan(job_or_plan, words_of_plan, instead, words, options, output, style)
+        return
+    from ilp_parallel.explaining import (
+        explain_job,
+        explanation_document,
+        explanation_text,
+        question_of,
+    )
+
+    found = explain_job(question_of(exchanged_job(job_or_plan, words), options), _say)
+    json_wanted = style == "json"
+    text = json_text(explanation_document(found)) if json_wanted else explanation_text(found)
+    write_result(output, text)
+    sys.exit(INFEASIBLE if found.plan is None else 0)
+
+
+def _say(line: str) -> None:
+    """A line of progress."""
+    sys.stderr.write(f"{line}\n")
+
+
+_SEARCH_WORDS = (
+    *("space", "schedule", "fixed", "forbidden"),
+    *("formulation", "solver", "time_limit_s", "seed", "threads"),
+)
+"""Words of a command that are not about the job, which a plan brings along."""
+
+
+def _explain_plan(
+    argument: str,
+    words_of_plan: str | None,
+    instead: tuple[str, ...],
+    words: dict[str, object],
+    options: SearchOptions,
+    output: str,
+    style: Format,
+) -> None:
+    """Explain a plan: one alternative, or one for every decision."""
+    from ilp_parallel.alternatives import (
+        alternatives_document,
+        alternatives_text,
+        best_with,
+        every_other,
+    )
+    from ilp_parallel.spaces import SPACES, Pins
+
+    plan = _plan_alone(argument, words_of_plan, words)
+    if _defaulted("space") and plan.space in SPACES:
+        options = replace(options, space=plan.space)
+    with Live(options) as live:
+        if instead:
+            found = [best_with(plan, live.options, Pins.parse(instead, ()), " ".join(instead))]
+        else:
+            found = list(every_other(plan, live.options, _say))
+    if style == "json":
+        text = json_text(alternatives_document(plan, found, options.space))
+    else:
+        text = alternatives_text(plan, found, options.space, style)
+    write_result(output, text)
+    nothing = len(found) == 1 and found[0].status == "infeasible"
+    sys.exit(INFEASIBLE if nothing else 0)
+
+
+def _plan_alone(argument: str, words_of_plan: str | None, words: dict[str, object]) -> Plan:
+    """The plan of a command whose other words are about a search."""
+    about_job = {name: value for name, value in words.items() if name not in _SEARCH_WORDS}
+    return given_plan(argument, words_of_plan, about_job)
+
+
+def _defaulted(name: str) -> bool:
+    """Whether the user left an option to its default."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.DEFAULT

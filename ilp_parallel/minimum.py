@@ -1,0 +1,121 @@
+"""The fewest whole nodes that can train a model, and how fast they are at best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ilp_parallel.explaining import question_of, refutation_text
+from ilp_parallel.feasibility import smallest_cluster
+from ilp_parallel.planner import search
+from ilp_parallel.report import plan_text, render
+
+if TYPE_CHECKING:
+    from ilp_parallel.feasibility import NodeSearch
+    from ilp_parallel.jobs import CompleteJob
+    from ilp_parallel.planner import SearchOptions, SearchResult
+    from ilp_parallel.report import Style
+
+SCHEMA = "ilp_parallel.min-gpus/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Minimum:
+    """The answer; ``job`` is the one on the smallest cluster, ``result`` its proven optimum."""
+
+    job: CompleteJob
+    space: str
+    nodes: NodeSearch
+    result: SearchResult | None
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Seconds of a step at the minimum."""
+        ticks = None if self.result is None else self.result.certificate.objective_ticks
+        return None if ticks is None else ticks * self.job.job.tick_ns * 1e-9
+
+
+def smallest_training(job: CompleteJob, options: SearchOptions, most_nodes: int) -> Minimum:
+    """Try numbers of nodes from 1 upwards, then search on the first that is not refuted.
+
+    Fitting is not monotone in the number of nodes, so every smaller number is refuted by itself
+    (:func:`~ilp_parallel.feasibility.smallest_cluster`).
+    """
+    question = question_of(job, options)
+    nodes = smallest_cluster(question, most_nodes=most_nodes)
+    if nodes.smallest is None:
+        return Minimum(job, options.space, nodes, None)
+    cluster = question.on_nodes(nodes.smallest).cluster
+    smallest = replace(job, cluster=cluster)
+    result = search(smallest.model, cluster, smallest.job, options)
+    return Minimum(smallest, options.space, nodes, result)
+
+
+def minimum_document(found: Minimum) -> dict[str, object]:
+    """The JSON of ``min-gpus``."""
+    nodes, per_node = found.nodes.smallest, found.job.cluster.devices_per_node
+    result = found.result
+    return {
+        "schema": SCHEMA,
+        "status": "unknown" if nodes is None else "optimal",
+        "proof": None if nodes is None else "exact",
+        "model": found.job.model.name,
+        "device": found.job.cluster.device.name,
+        "devices_per_node": per_node,
+        "space": found.space,
+        "assumed": list(found.job.assumed),
+        "nodes": nodes,
+        "devices": None if nodes is None else nodes * per_node,
+        "stopped": found.nodes.stopped,
+        "refuted": [
+            {
+                "nodes": refutation.nodes,
+                "reason": refutation_text(refutation),
+                "states_bytes": refutation.states_bytes,
+                "usable_bytes": refutation.usable_bytes,
+                "configurations": None
+                if refutation.configurations is None
+                else [
+                    {"configuration": name, "most_layers": most}
+                    for name, most in refutation.configurations
+                ],
+            }
+            for refutation in found.nodes.refutations
+        ],
+        "step_time_s": found.step_time_s,
+        "step_time_status": None if result is None else result.status,
+        "tokens_per_second": None
+        if found.step_time_s is None
+        else found.job.job.tokens_per_step / found.step_time_s,
+        "configuration": None
+        if result is None or result.plan is None
+        else result.plan.configuration.name,
+    }
+
+
+def minimum_text(found: Minimum, style: Style) -> str:
+    """The same for reading."""
+    nodes, per_node, job = found.nodes.smallest, found.job.cluster.devices_per_node, found.job
+    what = (
+        f"{job.model.name}, batch {job.job.global_batch} x {job.job.sequence_length} tokens, "
+        f"{job.job.precision}, on nodes of {per_node} x {job.cluster.device.name}, "
+        f"space {found.space}"
+    )
+    lines = []
+    if nodes is None:
+        lines.append(f"no number of nodes was found: {found.nodes.stopped}: {what}")
+    else:
+        lines.append(f"MINIMUM: {nodes} nodes, {nodes * per_node} devices (proven): {what}")
+    if found.result is not None and found.step_time_s is not None:
+        rate = job.job.tokens_per_step / found.step_time_s
+        status = found.result.status
+        lines.append(f"step time there {found.step_time_s:.6f} s ({status}), {rate:,.0f} tokens/s")
+    if found.result is not None and found.result.plan is not None:
+        lines.append(plan_text(found.result.plan))
+    rows = [(str(r.nodes), refutation_text(r)) for r in found.nodes.refutations]
+    if not rows:
+        return "\n".join(lines) + "\nthere is no smaller number\n"
+    if len(rows) > 20:
+        rows = [*rows[:8], ("...", f"{len(rows) - 16} more, see --format json"), *rows[-8:]]
+    table = render("refuted", ("nodes", "why"), rows, style)
+    return "\n".join(lines) + "\n\n" + table
