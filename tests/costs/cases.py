@@ -77,16 +77,18 @@ def layer(
     tensor: int = 1,
     microbatch: int = 1,
     sequence_parallel: bool = False,
+    context: int = 1,
+    machine: Machine | None = None,
 ) -> LayerCosting:
-    """One block on one rank of ``A100``."""
-    machine = Machine(A100, job)
+    """One block on one rank of ``A100``, or of another machine of as many devices."""
+    machine = machine or Machine(A100, job)
     return LayerCosting(
         model=model,
         job=job,
         machine=machine,
         shapes=rank_shapes(model, tensor),
         group=machine.group(tensor, 1, A100.devices),
-        ring=machine.group(1, tensor, A100.devices),
+        ring=machine.group(context, tensor, A100.devices),
         microbatch=microbatch,
         sequence_parallel=sequence_parallel,
     )
@@ -101,6 +103,7 @@ def configuration(
     chunks: int = 1,
     sequence_parallel: bool = False,
     schedule: Schedule | None = None,
+    context: int = 1,
 ) -> Configuration:
     """A configuration with small defaults; interleaved exactly when it has chunks."""
     return Configuration(
@@ -112,4 +115,5 @@ def configuration(
         chunks=chunks,
         sequence_parallel=sequence_parallel,
         schedule=schedule or ("interleaved" if chunks > 1 else "1f1b"),
+        context=context,
     )

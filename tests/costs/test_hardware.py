@@ -72,3 +72,26 @@ def test_fp8_is_refused_where_there_is_none_and_faster_where_there_is() -> None:
         Machine(A100, job)
     h100 = load_cluster("h100-80gb:2x8")
     assert Machine(h100, job).matmul_flops > 1.4 * Machine(h100, JOB).matmul_flops
+
+
+def test_more_nodes_straggle_and_lengthen_a_ring() -> None:
+    few, many = (Machine(load_cluster(f"a100-80gb:{n}x8"), JOB) for n in (4, 64))
+    assert few.straggling == pytest.approx(1 + 2 * few.rates.straggler)
+    assert many.straggling == pytest.approx(1 + 6 * few.rates.straggler)
+    assert many.group(512, 1, 512).latency_s > few.group(32, 1, 32).latency_s
+    one_node = load_cluster("a100-80gb:1x8")
+    assert Machine(one_node, JOB).straggling == 1.0
+
+
+def test_adapters_bound_the_ring() -> None:
+    free, one = (MACHINE.group(32, 1, A100.devices, adapters=n) for n in (None, 1))
+    assert one.bandwidth_bytes_per_s == MACHINE.inter_bytes_per_s < free.bandwidth_bytes_per_s
+    inside = MACHINE.group(8, 1, A100.devices, adapters=1)
+    assert inside.bandwidth_bytes_per_s == MACHINE.intra_bytes_per_s
+
+
+def test_given_rates_stand_in_for_the_shipped_ones() -> None:
+    half = replace(MACHINE.rates, matmul=MACHINE.rates.matmul / 2)
+    slow = Machine(A100, replace(JOB, rates=half))
+    assert slow.matmul_flops == MACHINE.matmul_flops / 2
+    assert slow.matmul_s(8192, 8192, 8192) > 1.9 * MACHINE.matmul_s(8192, 8192, 8192)

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ilp_parallel.configuration import RECOMPUTE_SETS
-from ilp_parallel.specs.job import Stack
+from ilp_parallel.costs.hardware import Machine
+from ilp_parallel.specs.job import Attention, Stack
+from ilp_parallel.specs.readers import load_cluster
 from tests.costs.cases import A100, GPT, JOB, LLAMA, UNFUSED, gpt, layer
 
 FULL = ("full",)
@@ -134,3 +136,59 @@ def test_all_numbers_are_finite_and_positive() -> None:
             assert np.all(part.activation_bytes > 0)
             assert np.all(np.isfinite(part.transient_bytes))
             assert part.backward_s > part.forward_s
+
+
+def test_small_work_waits_for_the_host() -> None:
+    small, large = layer(gpt(2, 128, 2)), layer(gpt(2, 8192, 64))
+    host_s = small.machine.rates.host_s
+    part = small.part()
+    assert part.forward.launch_s(host_s) > 0
+    straggling = small.machine.straggling
+    assert part.forward_s == pytest.approx(part.forward.kernels * host_s * straggling)
+    assert large.part().forward.launch_s(host_s) == 0
+
+
+def test_eager_kernels_take_longer_and_older_ones_too() -> None:
+    seconds = {
+        attention: layer(LLAMA, replace(JOB, attention=attention)).part().forward.attention_s
+        for attention in get_args(Attention)
+    }
+    assert seconds["flash"] < seconds["flash1"] < seconds["unfused"] < seconds["eager"]
+    fused, eager = (layer(LLAMA, replace(JOB, norm_kernel=n)).part() for n in ("fused", "eager"))
+    assert eager.forward.memory_bound_s > fused.forward.memory_bound_s
+    assert eager.forward.kernels > fused.forward.kernels
+    assert eager.forward.matmul_s == fused.forward.matmul_s
+
+
+def test_heads_that_matrix_units_cannot_read_at_once_are_slower() -> None:
+    """108 elements a head: less work than 112, yet longer."""
+    odd, even = (replace(gpt(2, 128 * dim, 128), head_dim=dim) for dim in (108, 112))
+    assert (
+        layer(odd, UNFUSED).part().forward.attention_s
+        > 1.2 * layer(even, UNFUSED).part().forward.attention_s
+    )
+
+
+def test_context_parallelism_divides_work_and_memory_and_passes_keys_round() -> None:
+    alone, split = (layer(LLAMA, microbatch=4, context=c) for c in (1, 4))
+    assert split.tokens == alone.tokens / 4
+    assert split.activations.stored().total == alone.activations.stored().total / 4
+    one, four = alone.part(), split.part()
+    assert one.forward.context_traffic_s == 0
+    assert four.forward.context_traffic_s > 0
+    assert four.backward.context_traffic_s > four.forward.context_traffic_s
+    assert one.forward.attention_s / 4.1 < four.forward.attention_s < one.forward.attention_s / 3.5
+    ring = split.ring.gather_s(4.0 * LLAMA.kv_width * alone.tokens)
+    assert four.forward.context_traffic_s <= ring
+
+
+def test_fp8_multiplies_faster_and_casts() -> None:
+    h100 = load_cluster("h100-80gb:2x8")
+    parts = []
+    for precision in ("megatron-bf16", "fp8"):
+        job = replace(JOB, precision=precision)
+        costing = layer(gpt(2, 8192, 64), job, machine=Machine(h100, job))
+        parts.append(costing.part())
+    bf16, fp8 = parts
+    assert fp8.forward.matmul_s < 0.7 * bf16.forward.matmul_s
+    assert fp8.forward.memory_bound_s > bf16.forward.memory_bound_s
