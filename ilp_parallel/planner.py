@@ -17,8 +17,7 @@ from formulations import PIPELINE
 from ilp_parallel.baselines.two_level_dp import Optimum, two_level_dp
 from ilp_parallel.bounds import (
     Multipliers,
-    lagrangian_bound,
-    lagrangian_multipliers,
+    best_lagrangian_bound,
     memory_shortfall,
     work_bound,
 )
@@ -233,10 +232,10 @@ class _Search:
 
     def _tighten(self, candidate: _Candidate) -> bool:
         """Try multipliers; false if the bound did not rise."""
-        multipliers = lagrangian_multipliers(candidate.instance)
-        if multipliers is None:
+        found = best_lagrangian_bound(candidate.instance)
+        if found is None:
             return False
-        numerator = lagrangian_bound(candidate.instance, multipliers)
+        numerator, multipliers = found
         bound = candidate.instance.objective.ticks(numerator)
         if bound <= candidate.bound:
             return False

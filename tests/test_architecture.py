@@ -16,7 +16,7 @@ SOLVER_PACKAGES = ("highspy", "ortools", "pulp")
 SOLVER_FREE = (
     *("specs", "costs", "problems", "configuration", "spaces", "instances", "plan"),
     *("schedules", "schedule_bounds", "simulate", "bounds", "baselines"),
-    *("certificate", "verify", "export"),
+    *("certificate", "verify", "export", "rules", "lagrangian"),
 )
 """Parts of the package that must give the same answer whatever solver is installed."""
 

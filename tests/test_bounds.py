@@ -10,6 +10,7 @@ import pytest
 
 from ilp_parallel.bounds import (
     Multipliers,
+    best_lagrangian_bound,
     lagrangian_bound,
     lagrangian_multipliers,
     memory_shortfall,
@@ -40,14 +41,13 @@ def sample(rng: np.random.Generator, kind: str, *, classes: int = 1) -> Pipeline
     return drawn
 
 
-def random_multipliers(rng: np.random.Generator, instance: PipelineInstance) -> Multipliers:
-    """Any multipliers of the right shape, zeros and far too large ones among them."""
-    allowed = np.flatnonzero(instance.allowed[0])
-    levels = len(np.unique(instance.transient_bytes[0, allowed]))
+def random_multipliers(rng: np.random.Generator, good: Multipliers) -> Multipliers:
+    """Any multipliers of the same shape, zeros and far too large ones among them."""
+    shape = len(good.peak_part), len(good.peak_part[0])
 
     def rows() -> tuple[tuple[int, ...], ...]:
         high = int(rng.choice([1, 10, 10_000]))
-        drawn = rng.integers(0, high + 1, (instance.stages, levels))
+        drawn = rng.integers(0, high + 1, shape)
         return tuple(tuple(row) for row in drawn.tolist())
 
     price = int(rng.integers(-20, 200))
@@ -85,9 +85,10 @@ def test_lagrangian_bound_and_shortfall(kind: str, seed: int) -> None:
             continue
         applied += 1
         assert memory_shortfall(instance) is None
+        assert best_lagrangian_bound(instance) == (lagrangian_bound(instance, good), good)
         assert lagrangian_bound(instance, good) <= optimum
         for _ in range(4):
-            assert lagrangian_bound(instance, random_multipliers(rng, instance)) <= optimum
+            assert lagrangian_bound(instance, random_multipliers(rng, good)) <= optimum
     assert applied or kind == "interleaved"
 
 
