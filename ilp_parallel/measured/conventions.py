@@ -116,11 +116,17 @@ HABITS: tuple[tuple[str, Habit], ...] = (
     ("Megatron-LM 2022", Habit("megatron", "0", False, attention="unfused")),
     ("Megatron-LM", Habit("megatron", "1", sequence_parallel=True, recompute="none")),
     ("OneFlow", Habit("megatron-2021", "0", False, attention="unfused")),
+    ("torchtitan", Habit("torchtitan", "3-regather", sequence_parallel=True)),
+    ("FSDP", Habit("fsdp", "3-regather", sequence_parallel=False)),
+    ("DeepSpeed", Habit("deepspeed", "1", sequence_parallel=False)),
+    ("Megatron", Habit("megatron", "1", sequence_parallel=True)),
+    ("XLA", Habit("jax", "3-regather", sequence_parallel=False)),
+    ("MaxText", Habit("jax", "3-regather", sequence_parallel=False)),
+    ("PyTorch", Habit("fsdp", "3-regather", sequence_parallel=False)),
 )
-"""By a part of the framework's name, in this order."""
+"""By a part of the framework's name, in this order, whatever its case."""
 
 ATTENTION: dict[str, tuple[Attention, NormKernel]] = {
-    "flash": ("flash1", "fused"),  # llm-foundry, 2023
     "flash_attention2 + RMS kernel": ("flash", "fused"),
     "flash_attention2": ("flash", "eager"),
     "flash_attentionv1.0.8": ("flash1", "eager"),
@@ -128,7 +134,7 @@ ATTENTION: dict[str, tuple[Attention, NormKernel]] = {
     "torch": ("eager", "eager"),
     "flash_attention": ("flash1", "eager"),
 }
-"""Attention and norm kernels by the column ``attn_kernel``."""
+"""Attention and norm kernels by the column ``attn_kernel``, where its words are not plain."""
 
 PRECISIONS: dict[str, Precision] = {
     "fp16": "megatron-fp16",
@@ -136,9 +142,6 @@ PRECISIONS: dict[str, Precision] = {
     "amp_fp8": "fp8",
 }
 """Recipe by the lower-case column ``precision`` where the framework does not matter."""
-
-FP8_NAMES = ("fp8", "fp8-cs", "fp8-mx", "mxfp8")
-"""Lower-case values of the column ``precision`` that mean the framework's fp8 recipe."""
 
 NETWORKS_GB_S: dict[str, float] = {
     "1600Gbps/node RoCE": 25.0,

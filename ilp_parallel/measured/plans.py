@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 from ilp_parallel.configuration import Configuration, Strategy
 from ilp_parallel.errors import InputError
-from ilp_parallel.measured import conventions as known
+from ilp_parallel.measured.naming import (
+    NotCoveredError,
+    device_of,
+    family_of,
+    habit_of,
+    kernels_of,
+    network_bytes_per_s,
+    precision_of,
+)
 from ilp_parallel.measured.software import MeasuredCosts, software_of
 from ilp_parallel.plan import Plan
 from ilp_parallel.specs.job import JobSpec
@@ -25,13 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ilp_parallel.configuration import Zero
+    from ilp_parallel.measured.conventions import Habit
     from ilp_parallel.measured.runs import Run
     from ilp_parallel.specs.cluster import ClusterSpec
-    from ilp_parallel.specs.job import Precision
-
-
-class NotCoveredError(Exception):
-    """A run that the cost model does not describe; the message says why."""
 
 
 _MODULES: dict[str | None, tuple[tuple[str, ...], ...]] = {
@@ -61,7 +65,7 @@ def plans_of(run: Run) -> tuple[Plan, ...]:
         If the cost model does not describe the run.
     """
     _require_covered(run)
-    habit = habit_of(run)
+    habit = habit_of(run.framework)
     model, cluster, job = model_of(run), cluster_of(run), job_of(run, habit)
     plans = tuple(_plan(run, habit, model, cluster, job, s) for s in _settings(run, habit, model))
     if not plans:
@@ -79,21 +83,9 @@ def _require_covered(run: Run) -> None:
         raise NotCoveredError("shapes or degrees missing")
 
 
-def habit_of(run: Run) -> known.Habit:
-    """How the run's framework was used where its rows do not say."""
-    for name, habit in known.HABITS:
-        if name in run.framework:
-            return habit
-    raise NotCoveredError(f"framework {run.framework}")
-
-
 def model_of(run: Run) -> ModelSpec:
     """The run's model from its shapes."""
-    family = known.FAMILIES.get(run.family) or next(
-        (family for name, family in known.NAMED_FAMILIES if name in run.model.lower()), None
-    )
-    if family is None:
-        raise NotCoveredError(f"model family {run.family}")
+    family = family_of(run.family, run.model, bool(run.gated_mlp))
     assert run.layers and run.hidden and run.vocab and run.seq_len
     heads = run.heads or max(1, run.hidden // 128)
     ffn = run.ffn or 4 * run.hidden
@@ -121,10 +113,7 @@ def model_of(run: Run) -> ModelSpec:
 
 def cluster_of(run: Run) -> ClusterSpec:
     """The devices of the run, with the network its source states or else the usual one."""
-    memory = None if run.gpu_mem_gb is None else int(run.gpu_mem_gb)
-    device = known.DEVICES.get((run.gpu, memory)) or known.DEVICES.get((run.gpu, None))
-    if device is None:
-        raise NotCoveredError(f"device {run.gpu}")
+    device = device_of(run.gpu, run.gpu_mem_gb)
     assert run.n_gpus is not None
     cluster = load_cluster(device)
     node = cluster.devices_per_node
@@ -132,8 +121,8 @@ def cluster_of(run: Run) -> ClusterSpec:
         node = run.gpus_per_node
     node = max(size for size in range(1, node + 1) if run.n_gpus % size == 0)
     inter = cluster.inter
-    if run.inter_node_net in known.NETWORKS_GB_S:
-        bandwidth = known.NETWORKS_GB_S[run.inter_node_net] * 1e9
+    bandwidth = network_bytes_per_s(run.inter_node_net, run.gpus_per_node or node)
+    if bandwidth is not None:
         inter = replace(inter, bandwidth_bytes_per_s=bandwidth)
     return replace(
         cluster,
@@ -144,34 +133,21 @@ def cluster_of(run: Run) -> ClusterSpec:
     )
 
 
-def job_of(run: Run, habit: known.Habit) -> JobSpec:
+def job_of(run: Run, habit: Habit) -> JobSpec:
     """Batch, kernels, precision and stack of the run."""
     assert run.gbs and run.seq_len
-    attention, norm_kernel = habit.attention, habit.norm_kernel
-    if run.attn_kernel is not None:
-        if run.attn_kernel not in known.ATTENTION:
-            raise NotCoveredError(f"attention kernel {run.attn_kernel}")
-        attention, norm_kernel = known.ATTENTION[run.attn_kernel]
+    attention, norm_kernel = kernels_of(run.attn_kernel, habit)
     return JobSpec(
         global_batch=run.gbs,
         sequence_length=run.seq_len,
-        precision=_precision(run, habit),
+        precision=precision_of(run.precision, habit),
         attention=attention,
         norm_kernel=norm_kernel,
         stack=habit.stack,
     )
 
 
-def _precision(run: Run, habit: known.Habit) -> Precision:
-    name = (run.precision or "").lower()
-    if name in known.FP8_NAMES:
-        return habit.fp8
-    if name != "bf16" and name not in known.PRECISIONS:
-        raise NotCoveredError(f"precision {run.precision}")
-    return known.PRECISIONS.get(name, habit.bf16)
-
-
-def _settings(run: Run, habit: known.Habit, model: ModelSpec) -> Iterator[Setting]:
+def _settings(run: Run, habit: Habit, model: ModelSpec) -> Iterator[Setting]:
     """Every admissible completion of what the row leaves blank."""
     assert run.gbs and run.pp
     data = _data(run)
@@ -199,7 +175,7 @@ def _data(run: Run) -> int:
 
 def _plan(
     run: Run,
-    habit: known.Habit,
+    habit: Habit,
     model: ModelSpec,
     cluster: ClusterSpec,
     job: JobSpec,
@@ -231,7 +207,7 @@ def _plan(
     )
 
 
-def _zero(run: Run, habit: known.Habit, shards: int) -> Zero:
+def _zero(run: Run, habit: Habit, shards: int) -> Zero:
     if shards == 1:
         return "0"
     if run.zero is None:
@@ -269,7 +245,7 @@ def ordered(run: Run, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
     """
     if len(plans) == 1:
         return plans
-    habit = habit_of(run).recompute if run.recompute is None else None
+    habit = habit_of(run.framework).recompute if run.recompute is None else None
     usual = _MODULES[habit][0] if habit else None
     followed = [usual in (None, plan.strategies[0].recompute) for plan in plans]
     priced = [(predicted(run, plan), i) for i, plan in enumerate(plans) if followed[i]]
