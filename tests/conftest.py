@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hypothesis import HealthCheck, settings
+
 if TYPE_CHECKING:
     import pytest
 
 _BATCH = 100
+
+# a slow or busy machine is no fault of the code: what is slow shows in the benchmark
+settings.register_profile(
+    "project",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("project")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
