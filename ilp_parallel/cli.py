@@ -11,7 +11,7 @@ import click
 
 from ilp_parallel import __version__
 from ilp_parallel.cli_calibrate import calibrate
-from ilp_parallel.cli_diagnosis import explain, memory, min_gpus
+from ilp_parallel.cli_diagnosis import check, explain, memory, min_gpus
 from ilp_parallel.cli_exchange import exchange_options, exchanged_job, export, import_
 from ilp_parallel.cli_measured import predict, validate
 from ilp_parallel.cli_options import (
@@ -48,7 +48,7 @@ def cli() -> None:
     """Prove optimal parallel training plans for large models."""
 
 
-for _command in (predict, validate, calibrate, memory, min_gpus, explain):
+for _command in (predict, validate, calibrate, memory, min_gpus, explain, check):
     cli.add_command(_command)
 
 

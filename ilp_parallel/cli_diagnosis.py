@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -25,6 +25,8 @@ from ilp_parallel.cli_options import (
 from ilp_parallel.errors import InputError
 
 if TYPE_CHECKING:
+    from ilp_parallel.check_subjects import ForeignRun
+    from ilp_parallel.checking import Subject
     from ilp_parallel.memory_table import StageMemory
     from ilp_parallel.plan import Plan
     from ilp_parallel.planner import SearchOptions
@@ -270,3 +272,102 @@ def _defaulted(name: str) -> bool:
     """Whether the user left an option to its default."""
     source = click.get_current_context().get_parameter_source(name)
     return source is click.core.ParameterSource.DEFAULT
+
+
+@click.command()
+@click.argument("file", metavar="PLAN|FILE|MODEL")
+@click.option("--for", "framework", help="Framework whose rules it must keep.")
+@click.option("--plan", "words_of_plan", help='For a MODEL: "pp=8 tp=8 mbs=1 vpp=3 sp=on ...".')
+@job_options
+@exchange_options
+@search_options
+@output_options
+def check(
+    file: str,
+    framework: str | None,
+    words_of_plan: str | None,
+    output: str,
+    style: Format | None,
+    **words: object,
+) -> None:
+    """Judge a configuration: valid, fitting, how fast, how far from optimal, and what mends it.
+
+    FILE is a plan, or with --format-in a file of another program; or give a MODEL and --plan. All
+    broken rules are named at once. A file is judged for its own framework unless --for says
+    otherwise. Exit code 0: valid and fits, 6: rejected.
+    """
+    from ilp_parallel.checking import check as judge
+    from ilp_parallel.checking import check_document, check_text
+    from ilp_parallel.plan_files import require_target
+
+    require_target(output)
+    options = read_search_options(words)
+    style = chosen_style(style, output)
+    subject = _subject(file, framework, words_of_plan, words)
+    if _defaulted("space") and subject.framework not in (None, "megatron", "megatron-bridge"):
+        options = replace(options, space="mixed")
+    with Live(options) as live:
+        verdict = judge(subject, live.options)
+    if style == "json":
+        text = json_text(check_document(verdict))
+    else:
+        text = check_text(verdict, style)
+    write_result(output, text)
+    sys.exit(0 if verdict.accepted else REJECTED)
+
+
+def _subject(
+    file: str, framework: str | None, words_of_plan: str | None, words: dict[str, object]
+) -> Subject:
+    """What is to be judged."""
+    from ilp_parallel.check_subjects import subject_of_file, subject_of_plan, subject_of_words
+    from ilp_parallel.export.registry import EXPORTERS
+    from ilp_parallel.findings import OWN_FRAMEWORK
+
+    if framework is not None and framework not in EXPORTERS:
+        known = ", ".join(EXPORTERS)
+        raise InputError("UNKNOWN_FRAMEWORK", f"no framework {framework!r}", f"use one of {known}")
+    form = cast("str | None", words.get("form"))
+    about_job = {name: value for name, value in words.items() if name not in _SEARCH_WORDS}
+    if form is not None:
+        own = OWN_FRAMEWORK.get(form)
+        return subject_of_file(_foreign_run(file, form, about_job), framework or own, own)
+    if words_of_plan is not None:
+        return subject_of_words(exchanged_job(file, about_job), words_of_plan, framework)
+    plan = given_plan(file, None, about_job)
+    if framework is None and plan.space == "megatron":
+        framework = "megatron"
+    return subject_of_plan(plan, (), framework)
+
+
+def _foreign_run(file: str, form: str, words: dict[str, object]) -> ForeignRun:
+    """A file of another program with the options that go with it."""
+    from ilp_parallel.check_subjects import ForeignRun
+    from ilp_parallel.specs.documents import read_text
+    from ilp_parallel.specs.overrides import reserve_bytes, with_links
+    from ilp_parallel.specs.readers import load_cluster, load_model
+
+    cluster = None
+    if words.get("cluster") is not None:
+        bandwidths = (words.get("intra_bandwidth"), words.get("inter_bandwidth"))
+        links = cast("tuple[str | None, str | None]", bandwidths)
+        cluster = with_links(load_cluster(cast("str", words["cluster"])), *links)
+    names = {"batch": "global_batch", "sequence": "sequence_length"}
+    kept = ("batch", "sequence", "precision", "optimizer", "attention", "norm_kernel", "stack")
+    given = {names.get(n, n): words[n] for n in kept if words.get(n) is not None}
+    for name in ("profile", "layer_times", "nccl_intra", "nccl_inter"):
+        if words.get(name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError("NOT_WITH_FORMAT_IN", option, "import the file, then check the plan")
+    if cluster is not None and words.get("reserve_gib") is not None:
+        given["reserve_bytes"] = reserve_bytes(cluster, cast("float", words["reserve_gib"]))
+    model = words.get("of_model")
+    paths = (file, *cast("tuple[str, ...]", words.get("also") or ()))
+    return ForeignRun(
+        files=[(read_text(path), path) for path in paths],
+        form=form,
+        cluster=cluster,
+        model=None if model is None else load_model(cast("str", model)),
+        vocab=cast("int | None", words.get("vocab")),
+        given=given,
+    )
