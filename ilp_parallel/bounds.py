@@ -13,7 +13,8 @@ because each maximum is at least the value of any one group (for gpipe, ``max F'
 So ``T >= S_0 + Y_0``: the least sum, plus the least possible maximum over ``s`` of
 ``w X_s + gamma tail_s``, each over all partitions of the layers.
 
-*Work bound*: memory ignored, every layer at its cheapest.
+*Work bound*: memory ignored, every layer at its cheapest. A weaker form of it (*work floor*) needs
+no instance and closes most configurations of a search.
 
 *Lagrangian bound* (one layer class): with multipliers :math:`\lambda_{s\theta} \ge 0` on the memory
 row of group ``s`` when no transient exceeds :math:`\theta`, ``n`` layers of cost ``y_k`` cost
@@ -40,7 +41,9 @@ from ilp_parallel.lagrangian import LagrangianTables, weights
 from ilp_parallel.lagrangian import fixed_time as group_time
 
 if TYPE_CHECKING:
-    from ilp_parallel.problems.pipeline import IntArray, PipelineInstance
+    from collections.abc import Sequence
+
+    from ilp_parallel.problems.pipeline import IntArray, Objective, PipelineInstance
 
 _MANY = 2**40
 
@@ -70,7 +73,7 @@ class MemoryShortfall:
 
 def work_bound(instance: PipelineInstance) -> int:
     """Numerator of the ideal in which memory is no concern. Any instance."""
-    weight, tail_weight = weights(instance)
+    weight, tail_weight = weights(instance.objective)
     time = _masked(instance, instance.forward_ticks + instance.backward_ticks)
     joint = weight * time + tail_weight * _masked(instance, instance.tail_ticks)
     fixed_time = group_time(instance)
@@ -80,6 +83,37 @@ def work_bound(instance: PipelineInstance) -> int:
     average = -(-(int(per_layer.sum()) + int(fixed.sum())) // instance.stages)
     crowded = -(-instance.layers // instance.stages) * int(per_layer.min()) + int(fixed.min())
     return total + max(average, crowded, int(fixed.max() + per_layer.min()))
+
+
+def work_floor(
+    objective: Objective,
+    layers: int,
+    stages: int,
+    choices: Sequence[tuple[int, int]],
+    ends_ticks: int,
+) -> int:
+    """The work bound as far as layers and ends of the model decide it, without an instance.
+
+    It is what :func:`work_bound` gives where all layers are alike and neither cuts nor fixed tails
+    take time, so never above it: that one only adds to each of the terms here.
+
+    Parameters
+    ----------
+    objective
+        Of the configuration.
+    layers, stages
+        Layers of the model, device groups.
+    choices
+        ``(time, tail)`` of one layer in ticks under every strategy that may be the least in either
+        or in a weighted sum; at least one.
+    ends_ticks
+        At most what the fixed parts of all device groups take per microbatch.
+    """
+    weight, tail_weight = weights(objective)
+    least = min(weight * time + tail_weight * tail for time, tail in choices)
+    total = layers * min(time for time, _ in choices) + ends_ticks
+    average = -(-(layers * least + weight * ends_ticks) // stages)
+    return total + max(average, -(-layers // stages) * least)
 
 
 def memory_shortfall(instance: PipelineInstance) -> MemoryShortfall | None:
@@ -114,7 +148,7 @@ def best_lagrangian_bound(instance: PipelineInstance) -> tuple[int, Multipliers]
         refined_limit = tables.least_peak(tables.joint_costs(refined_denominator, refined))
         if refined_limit > limit:
             denominator, peak, limit = refined_denominator, refined, refined_limit
-    weight = weights(instance)[0]
+    weight = weights(instance.objective)[0]
     sums = denominator * weight, peak
     if weight == 0:
         sums = tables.best_multipliers(tables.time, balanced)

@@ -7,17 +7,21 @@ difference.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ilp_parallel.bounds import work_floor
 from ilp_parallel.plan import Plan
 from ilp_parallel.problems.pipeline import (
     BoolArray,
     IntArray,
+    Objective,
     PipelineInstance,
     PipelineSolution,
     Policy,
+    objective_of,
 )
 from ilp_parallel.schedules import in_flight_rows
 
@@ -46,6 +50,53 @@ class InstanceBuilder:
         self._allowed: dict[int, BoolArray] = {}
         self._names: dict[int, tuple[str, ...]] = {}
         self._policies: dict[tuple[int, int], tuple[Policy, ...] | None] = {}
+        self._choices: dict[tuple[int, int, int, int, int, bool], tuple[tuple[int, int], ...]] = {}
+        self._tick_s = costs.job.tick_ns * 1e-9
+
+    def work_floor(self, configuration: Configuration) -> int | None:
+        """Ticks that no plan can beat, by the work alone; None if no strategy is allowed.
+
+        No instance is built: of what is fixed only the ends of the model count, rounded down.
+        """
+        g = configuration
+        key = (g.tensor, g.context, g.data, g.pipeline, g.microbatch, g.sequence_parallel)
+        if key not in self._choices:
+            self._choices[key] = self._undominated_times(g)
+        choices = self._choices[key]
+        if not choices:
+            return None
+        work = self.costs.end_work(g)
+        # sums in floating point never exceed the whole numbers that their parts are rounded up to
+        ends = math.floor((work.embedding_forward_s + work.head_forward_s) / self._tick_s)
+        ends += math.floor((work.embedding_backward_s + work.head_backward_s) / self._tick_s)
+        objective = objective_of(g.schedule, g.microbatches, g.chunks)
+        layers = self.costs.model.layers
+        return objective.ticks(work_floor(objective, layers, g.pipeline, choices, ends))
+
+    def _undominated_times(self, configuration: Configuration) -> tuple[tuple[int, int], ...]:
+        """Time and tail of a layer under the allowed strategies that no other one beats in both."""
+        table = self.costs.layer_table(configuration)
+        allowed = self._allowed_strategies(table.strategies)[0]
+        time = _ceiling(table.forward_s / self._tick_s) + _ceiling(table.backward_s / self._tick_s)
+        tail = _ceiling(table.tail_s / self._tick_s)
+        pairs: list[tuple[int, int]] = []
+        for pair in sorted(zip(time[allowed].tolist(), tail[allowed].tolist(), strict=True)):
+            if not pairs or pair[1] < pairs[-1][1]:
+                pairs.append(pair)
+        return tuple(pairs)
+
+    def rounding_ticks(self, configuration: Configuration) -> int:
+        """:func:`rounding_ticks` of the configuration's instance, without building it."""
+        g, layers = configuration, self.costs.model.layers
+        objective = objective_of(g.schedule, g.microbatches, g.chunks)
+        return _rounding_ticks(objective, layers, g.pipeline, g.chunks, self._sizes(g)[1])
+
+    def _sizes(self, configuration: Configuration) -> tuple[int, int]:
+        """Least and most layers of a virtual stage."""
+        layers, p, v = self.costs.model.layers, configuration.pipeline, configuration.chunks
+        if v > 1 or self.space.even_stages:
+            return layers // (p * v), layers // (p * v)
+        return 1, layers - p + 1
 
     def build(self, configuration: Configuration) -> PipelineInstance:
         """The instance that is solved. Interleaved chunks of a device group are equal: folded."""
@@ -61,10 +112,8 @@ class InstanceBuilder:
         table = costs.layer_table(configuration)
         stage = costs.stage_costs(configuration, at_ends)
         layers = costs.model.layers
-        fixed_size = v > 1 or self.space.even_stages
-        least = layers // (p * v) if fixed_size else 1
-        most = least if fixed_size else layers - p + 1
-        tick_s = costs.job.tick_ns * 1e-9
+        least, most = self._sizes(configuration)
+        tick_s = self._tick_s
         return PipelineInstance(
             stages=p,
             chunks=v,
@@ -186,15 +235,19 @@ def rounding_ticks(instance: PipelineInstance) -> int:
     Every rounded term adds less than one tick, as often as the objective counts it. ``fold`` terms
     are counted as often as they were summed.
     """
-    v, p = instance.fold * instance.chunks, instance.stages
-    layers = instance.layers * instance.fold
-    largest = int(instance.max_layers.max()) * v
-    weight = sum(term.weight for term in instance.objective.bottlenecks)
-    everywhere = 2 * layers + 4 * p * v
-    one_group = 2 * largest + 4 * v
-    tail = largest + 1
-    total = everywhere + weight * one_group + instance.objective.tail_weight * tail
-    return -(-total // instance.objective.divisor) + 1
+    chunks = instance.fold * instance.chunks
+    layers, most = instance.layers * instance.fold, int(instance.max_layers.max())
+    return _rounding_ticks(instance.objective, layers, instance.stages, chunks, most)
+
+
+def _rounding_ticks(objective: Objective, layers: int, stages: int, chunks: int, most: int) -> int:
+    """``most``: layers of a virtual stage."""
+    largest = most * chunks
+    weight = sum(term.weight for term in objective.bottlenecks)
+    everywhere = 2 * layers + 4 * stages * chunks
+    one_group = 2 * largest + 4 * chunks
+    total = everywhere + weight * one_group + objective.tail_weight * (largest + 1)
+    return objective.ticks(total) + 1
 
 
 def _ceiling(values: FloatArray) -> IntArray:

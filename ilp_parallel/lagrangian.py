@@ -15,19 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from ilp_parallel.problems.pipeline import IntArray, PipelineInstance
+    from ilp_parallel.problems.pipeline import IntArray, Objective, PipelineInstance
 
 FloatArray = npt.NDArray[np.float64]
 PRODUCT_LIMIT = 2**61
 _MANY = 2**40
 
 
-def weights(instance: PipelineInstance) -> tuple[int, int]:
+def weights(objective: Objective) -> tuple[int, int]:
     """Weight of X and of the tail of any one device group in the objective's maxima."""
-    terms = instance.objective.bottlenecks
-    forward = sum(term.weight for term in terms if term.forward)
-    backward = sum(term.weight for term in terms if term.backward)
-    return min(forward, backward), instance.objective.tail_weight
+    forward = sum(term.weight for term in objective.bottlenecks if term.forward)
+    backward = sum(term.weight for term in objective.bottlenecks if term.backward)
+    return min(forward, backward), objective.tail_weight
 
 
 def fixed_time(instance: PipelineInstance) -> IntArray:
@@ -45,7 +44,7 @@ class LagrangianTables:
 
     def __init__(self, instance: PipelineInstance) -> None:
         self._instance = instance
-        self._weight, tail_weight = weights(instance)
+        self._weight, tail_weight = weights(instance.objective)
         keep = np.flatnonzero(instance.allowed[0])
         time = (instance.forward_ticks + instance.backward_ticks)[0, keep]
         tail, transient = instance.tail_ticks[0, keep], instance.transient_bytes[0, keep]

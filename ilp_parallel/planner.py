@@ -1,7 +1,8 @@
 """Best-first search over configurations with an exact certificate.
 
-Every configuration gets a bound from its work alone. The configuration with the least bound is
-refined: first by Lagrangian multipliers, then, if the bound still beats the incumbent, by solving
+Every configuration gets a bound from its work alone, without its instance being built. The
+configuration with the least bound is refined: first by the work bound of its instance, then by
+Lagrangian multipliers, then, if the bound still beats the incumbent, by solving
 it exactly, as an integer program and by the dynamic program, which must agree. The search ends when
 no bound is below the incumbent.
 """
@@ -35,7 +36,7 @@ from ilp_parallel.certificate import (
 )
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
-from ilp_parallel.instances import InstanceBuilder, plan_of, rounding_ticks
+from ilp_parallel.instances import InstanceBuilder, plan_of
 from ilp_parallel.problems.pipeline import evaluate
 from ilp_parallel.solvers.outcome import SolveOptions
 from ilp_parallel.solvers.registry import get_solver
@@ -151,8 +152,8 @@ class _Candidate:
 
     index: int
     configuration: Configuration
-    instance: PipelineInstance
     bound: int
+    instance: PipelineInstance | None = None  # built when it is refined for the first time
     multipliers: Multipliers | None = None
 
 
@@ -183,12 +184,17 @@ class _Search:
             self._report(bound)
             if self._incumbent is not None and bound >= self._incumbent[0]:
                 self._close(candidate)
-            elif candidate.multipliers is None and self._refuted_by_memory(candidate):
+            elif candidate.instance is None:
+                self._build(candidate)
+                self._push(candidate)
+            elif candidate.multipliers is not None:
+                self._solve(candidate, candidate.instance)
+            elif self._refuted_by_memory(candidate, candidate.instance):
                 continue
-            elif candidate.multipliers is None and self._tighten(candidate):
+            elif self._tighten(candidate, candidate.instance):
                 self._push(candidate)
             else:
-                self._solve(candidate)
+                self._solve(candidate, candidate.instance)
         return self._result()
 
     # --- bounding ----------------------------------------------------------------------------
@@ -209,18 +215,21 @@ class _Search:
             raise no_configuration(self._refusals, options.pins)
 
     def _bound(self, index: int, configuration: Configuration) -> None:
-        instance = self._builder.build(configuration)
-        name = configuration.name
-        if not instance.allowed.any():
-            self._fates[index] = NoStrategy(name)
+        bound = self._builder.work_floor(configuration)
+        if bound is None:
+            self._fates[index] = NoStrategy(configuration.name)
             return
-        bound = instance.objective.ticks(work_bound(instance))
-        self._rounding[index] = rounding_ticks(instance)
-        self._push(_Candidate(index, configuration, instance, bound))
+        self._rounding[index] = self._builder.rounding_ticks(configuration)
+        self._push(_Candidate(index, configuration, bound))
 
-    def _refuted_by_memory(self, candidate: _Candidate) -> bool:
+    def _build(self, candidate: _Candidate) -> None:
+        """Build the instance, and let its work bound replace the quick one."""
+        instance = candidate.instance = self._builder.build(candidate.configuration)
+        candidate.bound = instance.objective.ticks(work_bound(instance))
+
+    def _refuted_by_memory(self, candidate: _Candidate, instance: PipelineInstance) -> bool:
         """Whether the layers cannot fit; looked at only where the work alone does not close."""
-        shortfall = memory_shortfall(candidate.instance)
+        shortfall = memory_shortfall(instance)
         if shortfall is None:
             return False
         name = candidate.configuration.name
@@ -230,13 +239,13 @@ class _Search:
     def _push(self, candidate: _Candidate) -> None:
         heapq.heappush(self._queue, (candidate.bound, candidate.index, candidate))
 
-    def _tighten(self, candidate: _Candidate) -> bool:
+    def _tighten(self, candidate: _Candidate, instance: PipelineInstance) -> bool:
         """Try multipliers; false if the bound did not rise."""
-        found = best_lagrangian_bound(candidate.instance)
+        found = best_lagrangian_bound(instance)
         if found is None:
             return False
         numerator, multipliers = found
-        bound = candidate.instance.objective.ticks(numerator)
+        bound = instance.objective.ticks(numerator)
         if bound <= candidate.bound:
             return False
         candidate.bound, candidate.multipliers = bound, multipliers
@@ -252,9 +261,8 @@ class _Search:
 
     # --- solving -----------------------------------------------------------------------------
 
-    def _solve(self, candidate: _Candidate) -> None:
+    def _solve(self, candidate: _Candidate, instance: PipelineInstance) -> None:
         """Solve one configuration twice, looking only for plans better than the incumbent."""
-        instance = candidate.instance
         cutoff = None
         if self._incumbent is not None:
             cutoff = (self._incumbent[0] - 1) * instance.objective.divisor + 1

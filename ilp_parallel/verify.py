@@ -88,7 +88,7 @@ class _Verification:
             return
         floors: list[int] = []
         for configuration, fate in zip(self._configurations, certificate.fates, strict=True):
-            check, floor = self._fate(fate, self._builder.build(configuration))
+            check, floor = self._fate(fate, configuration)
             if floor is not None:
                 floors.append(floor)
             yield check
@@ -97,10 +97,17 @@ class _Verification:
 
     # --- fates -------------------------------------------------------------------------------
 
-    def _fate(self, fate: Fate, instance: PipelineInstance) -> tuple[Check, int | None]:
+    def _fate(self, fate: Fate, configuration: Configuration) -> tuple[Check, int | None]:
         """The check of one fate and the least objective (ticks) it leaves to its configuration."""
+        quick = self._builder.work_floor(configuration)
+        name = f"fate[{fate.configuration}]"
+        if isinstance(fate, NoStrategy):
+            return _passed(name, quick is None), None
+        if isinstance(fate, WorkBound) and fate.bound == quick:
+            return _passed(name, self._closes(quick)), quick
+        if isinstance(fate, Open) and fate.multipliers is None and fate.bound == quick:
+            return _passed(name, True), quick
         kinds: tuple[tuple[type[Fate], Callable[..., tuple[bool, int | None]]], ...] = (
-            (NoStrategy, self._no_strategy),
             (TooLittleMemory, self._too_little_memory),
             (WorkBound, self._work_bound),
             (LagrangianBound, self._lagrangian_bound),
@@ -108,11 +115,8 @@ class _Verification:
             (Open, self._open),
         )
         judge = next(judge for kind, judge in kinds if isinstance(fate, kind))
-        passed, floor = judge(fate, instance)
-        return _passed(f"fate[{fate.configuration}]", passed), floor
-
-    def _no_strategy(self, fate: NoStrategy, instance: PipelineInstance) -> tuple[bool, None]:
-        return not instance.allowed.any(), None
+        passed, floor = judge(fate, self._builder.build(configuration))
+        return _passed(name, passed), floor
 
     def _too_little_memory(
         self, fate: TooLittleMemory, instance: PipelineInstance

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ilp_parallel.bounds import (
     Multipliers,
@@ -15,12 +17,20 @@ from ilp_parallel.bounds import (
     lagrangian_multipliers,
     memory_shortfall,
     work_bound,
+    work_floor,
 )
+from ilp_parallel.configuration import Configuration
+from ilp_parallel.costs.model import CostModel
+from ilp_parallel.instances import InstanceBuilder
+from ilp_parallel.problems.pipeline import Policy
+from ilp_parallel.spaces import Pins, enumerate_configurations, get_space
 from tests.bruteforce import brute_force
+from tests.costs.cases import gpt
+from tests.small_jobs import LONG_JOB, node_with
 from tests.strategies import random_instance
 
 if TYPE_CHECKING:
-    from ilp_parallel.problems.pipeline import PipelineInstance
+    from ilp_parallel.problems.pipeline import PipelineInstance, Schedule
 
 KINDS = ["1f1b", "gpipe", "interleaved", "folded"]
 
@@ -185,6 +195,101 @@ def test_lagrangian_bound_is_exact_on_one_stage_with_room(seed: int) -> None:
     multipliers = lagrangian_multipliers(single)
     assert multipliers is not None
     assert lagrangian_bound(single, multipliers) == brute_force(single)
+
+
+@st.composite
+def priced_configurations(
+    draw: st.DrawFn,
+) -> tuple[InstanceBuilder, Configuration]:
+    """A configuration of a small job with long sequences; most have context ranks.
+
+    Few strategies are left to choose from, so that brute force sees all their mixes.
+    """
+    model = replace(
+        gpt(layers=draw(st.integers(2, 4)), hidden=1024, heads=draw(st.sampled_from([2, 4]))),
+        learned_positions=0,
+    )
+    node = node_with(draw(st.sampled_from([2.0, 2.6, 3.0, 4.0, 80.0])))
+    cluster = replace(
+        node, nodes=draw(st.sampled_from([1, 2])), devices_per_node=draw(st.sampled_from([2, 4]))
+    )
+    length = draw(st.sampled_from([2048, 4096, 8192]))
+    job = replace(LONG_JOB, global_batch=draw(st.sampled_from([1, 2, 4])), sequence_length=length)
+    recompute = draw(st.sampled_from(["none", "core_attn+layernorm", "mlp", "full"]))
+    zeros = draw(st.sampled_from([("0", "1"), ("1", "3-regather"), ("2-scatter", "3-keep")]))
+    fixed = [*(f"zero={zero}" for zero in ("0", *zeros)), "recompute=none"]
+    pins = Pins.parse((*fixed, f"recompute={recompute}"), ())
+    space = get_space(draw(st.sampled_from(["megatron", "mixed"])))
+    schedules = draw(st.sampled_from([("1f1b", "interleaved"), ("gpipe",)]))
+    found = enumerate_configurations(model, cluster, job, space, pins, schedules)
+    kept = [item for item in found if isinstance(item, Configuration)]
+    split = [item for item in kept if item.context > 1]
+    builder = InstanceBuilder(CostModel(model, cluster, job), space, pins)
+    return builder, draw(st.sampled_from(draw(st.sampled_from([split or kept, kept]))))
+
+
+@given(priced=priced_configurations())
+@settings(max_examples=150, deadline=None)
+def test_bounds_of_real_configurations_against_brute_force(
+    priced: tuple[InstanceBuilder, Configuration],
+) -> None:
+    """Floor, work and Lagrangian bound of configurations with context ranks, in that order."""
+    builder, configuration = priced
+    instance = builder.build(configuration)
+    floor = builder.work_floor(configuration)
+    assert (floor is None) == (not instance.allowed.any())
+    if floor is None:
+        return
+    work = work_bound(instance)
+    assert floor <= instance.objective.ticks(work)
+    found = best_lagrangian_bound(instance)
+    assert found is not None
+    optimum = brute_force(only_allowed(instance))
+    if optimum is None:
+        return
+    assert memory_shortfall(instance) is None
+    assert work <= optimum
+    assert found[0] <= optimum
+    assert lagrangian_bound(instance, found[1]) == found[0]
+
+
+def only_allowed(instance: PipelineInstance) -> PipelineInstance:
+    """The same with the allowed strategies alone, so that there are few to try."""
+    keep = np.flatnonzero(instance.allowed[0])
+    tables = ("allowed", "forward_ticks", "backward_ticks", "tail_ticks")
+    sizes = ("state_bytes", "activation_bytes", "transient_bytes")
+    place = {int(k): i for i, k in enumerate(keep)}
+    policies = instance.policies and tuple(
+        Policy(place[p.prefix], p.prefix_layers, place[p.rest])
+        for p in instance.policies
+        if p.prefix in place and p.rest in place
+    )
+    return replace(
+        instance,
+        **{name: getattr(instance, name)[:, keep] for name in (*tables, *sizes)},
+        strategy_names=tuple(instance.strategy_names[k] for k in keep),
+        policies=policies,
+    )
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved"])
+def test_floor_is_the_work_bound_without_cuts_and_fixed_tails(schedule: Schedule) -> None:
+    """Equal where nothing but layers takes time; below it where anything else does."""
+    rng = np.random.default_rng([9, KINDS.index(schedule)])
+    for _ in range(60):
+        drawn = sample(rng, "folded" if schedule == "interleaved" else schedule)
+        zeros = {
+            name: getattr(drawn, name) * 0
+            for name in ("fixed_forward_ticks", "fixed_backward_ticks", "fixed_tail_ticks")
+        }
+        bare = replace(drawn, **zeros, cut_ticks=drawn.cut_ticks * 0)
+        if not bare.allowed.any():
+            continue
+        time = (bare.forward_ticks + bare.backward_ticks)[bare.allowed]
+        choices = list(zip(time.tolist(), bare.tail_ticks[bare.allowed].tolist(), strict=True))
+        floor = work_floor(bare.objective, bare.layers, bare.stages, choices, 0)
+        assert floor == work_bound(bare)
+        assert floor <= work_bound(drawn)
 
 
 @pytest.mark.parametrize("factor", [0, 1])

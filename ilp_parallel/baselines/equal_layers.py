@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from ilp_parallel.baselines.pareto import pareto_rows
 from ilp_parallel.baselines.stage_knapsack import (
     Items,
     Window,
@@ -232,7 +233,8 @@ class EqualLayers:
         """
         instance = self._instance
         allowed = np.flatnonzero(instance.allowed[0])
-        time, tail = self._time[allowed].tolist(), self._tail[allowed].tolist()
+        pairs = np.stack([self._time[allowed], self._tail[allowed]], axis=1)
+        time, tail = pairs[pareto_rows(pairs)].T.tolist()  # the others are no minimum at any rate
         crowded = -(-instance.layers // instance.stages)
         bottleneck = self._bottleneck_weight * self._least_bottleneck
         most_time = self._most_time

@@ -89,6 +89,15 @@ class Objective:
         return -(-numerator // self.divisor)
 
 
+def objective_of(schedule: Schedule, microbatches: int, chunks: int) -> Objective:
+    """Weights of the objective of a schedule."""
+    m, v = microbatches, chunks
+    if schedule == "gpipe":
+        split = (Bottleneck(m - 1, True, False), Bottleneck(m - 1, False, True))
+        return Objective(split, tail_weight=1, divisor=1)
+    return Objective((Bottleneck(m * v - 1, True, True),), tail_weight=v, divisor=v)
+
+
 @dataclass(frozen=True, eq=False)
 class PipelineInstance:
     """Complete integer data of one configuration. Arrays are int64 and never written to.
@@ -144,11 +153,7 @@ class PipelineInstance:
     @cached_property
     def objective(self) -> Objective:
         """Weights of the objective, derived from the schedule."""
-        m, v = self.microbatches, self.chunks * self.fold
-        if self.schedule == "gpipe":
-            split = (Bottleneck(m - 1, True, False), Bottleneck(m - 1, False, True))
-            return Objective(split, tail_weight=1, divisor=1)
-        return Objective((Bottleneck(m * v - 1, True, True),), tail_weight=v, divisor=v)
+        return objective_of(self.schedule, self.microbatches, self.chunks * self.fold)
 
     @cached_property
     def stage_forward_ticks(self) -> IntArray:
