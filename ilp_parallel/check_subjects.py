@@ -116,17 +116,24 @@ def subject_of_file(run: ForeignRun, framework: str | None, own: str | None) -> 
     except InputError as error:
         if error.code not in CONTRADICTIONS and not findings:
             raise
-        if not findings:
+        if error.code in CONTRADICTIONS and not findings:
             findings = (Finding(error.code, error.message, error.fix),)
-        return _unplanned(run, findings, framework, error)
+        try:
+            return _unplanned(run, findings, framework)
+        except InputError:
+            return Subject(None, None, None, findings, framework)
     job = CompleteJob(job.model, job.cluster, job.job, assumed)
     return Subject(job, decisions_of_plan(plan), plan, findings, framework)
 
 
-def _unplanned(
-    run: ForeignRun, findings: tuple[Finding, ...], framework: str | None, error: InputError
-) -> Subject:
-    """A run that makes no plan: its job, and if they can be read its decisions."""
+def _unplanned(run: ForeignRun, findings: tuple[Finding, ...], framework: str | None) -> Subject:
+    """A run that makes no plan: its job, and if they can be read its decisions.
+
+    Raises
+    ------
+    InputError
+        If the job itself cannot be.
+    """
     if run.form == "megatron":
         flags = MegatronFlags.from_arguments(read_launch(run.files[0][0]).words)
         kept = [(name, values) for name, values in flags.items if name not in _SPLITTING]
@@ -134,7 +141,7 @@ def _unplanned(
         bare = read_texts([(words, "options")], "megatron", None)
         return Subject(_job(bare, run), _decisions_of_flags(flags, run), None, findings, framework)
     if run.model is None or run.cluster is None:
-        raise error
+        return Subject(None, None, None, findings, framework)
     given = {"global_batch": run.model.default_batch, **run.given}
     given.setdefault("sequence_length", run.model.default_sequence)
     stack = {"torchtitan": "torchtitan", "deepspeed": "deepspeed"}.get(run.form, "fsdp")

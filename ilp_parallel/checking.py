@@ -32,10 +32,11 @@ SCHEMA = "ilp_parallel.check/1"
 class Subject:
     """What is checked: a job, what the user decided, and the plan if the two make one.
 
-    ``findings`` are those of the file in its own words. Without decisions nothing can be mended.
+    ``findings`` are those of the file in its own words. Without a job there is no optimum, without
+    decisions nothing can be mended.
     """
 
-    job: CompleteJob
+    job: CompleteJob | None
     decisions: Decisions | None
     plan: Plan | None
     findings: tuple[Finding, ...]
@@ -95,7 +96,7 @@ def check(subject: Subject, options: SearchOptions) -> Verdict:
     too_large = memory_findings(stages)
     rejected = plan is None or bool(invalid) or bool(too_large)
     mending = None
-    if rejected and subject.decisions is not None:
+    if rejected and subject.job is not None and subject.decisions is not None:
         mending = smallest_change(
             subject.job,
             subject.decisions,
@@ -108,7 +109,7 @@ def check(subject: Subject, options: SearchOptions) -> Verdict:
         stages=stages,
         prediction=prediction,
         ticks=None if plan is None else plan_ticks(plan),
-        optimum=_optimum(subject.job, options),
+        optimum=None if subject.job is None else _optimum(subject.job, options),
         space=options.space,
         mending=mending,
     )
@@ -139,16 +140,16 @@ def differences(plan: Plan, other: Plan) -> dict[str, tuple[str, str]]:
 def check_document(verdict: Verdict) -> dict[str, object]:
     """The JSON of ``check``; docs/diagnosis.md says what each field means."""
     v, job = verdict, verdict.subject.job
-    tick_s = job.job.tick_ns * 1e-9
+    tick_s = _tick_s(job)
     plan, optimum = v.subject.plan, v.optimum
     memory = None if plan is None else memory_document(plan, v.stages)
     return {
         "schema": SCHEMA,
         "verdict": "accepted" if v.accepted else "rejected",
-        "model": job.model.name,
-        "cluster": job.cluster.name,
+        "model": None if job is None else job.model.name,
+        "cluster": None if job is None else job.cluster.name,
         "framework": v.subject.framework,
-        "assumed": list(job.assumed),
+        "assumed": [] if job is None else list(job.assumed),
         "configuration": None if plan is None else plan.configuration.name,
         "valid": plan is not None and not v.invalid,
         "violations": [_finding(found) for found in v.invalid],
@@ -157,7 +158,7 @@ def check_document(verdict: Verdict) -> dict[str, object]:
         "memory": memory,
         "step_time_s": None if v.ticks is None else v.ticks * tick_s,
         "tokens_per_second": None
-        if v.ticks is None
+        if v.ticks is None or job is None
         else job.job.tokens_per_step / (v.ticks * tick_s),
         "mfu": None if v.prediction is None else v.prediction.mfu,
         "optimum": {
@@ -180,6 +181,10 @@ def check_document(verdict: Verdict) -> dict[str, object]:
         },
         "mending": _mending_document(v),
     }
+
+
+def _tick_s(job: CompleteJob | None) -> float:
+    return 0.0 if job is None else job.job.tick_ns * 1e-9
 
 
 def _finding(found: Finding) -> dict[str, str]:
@@ -206,25 +211,27 @@ def _mending_document(v: Verdict) -> dict[str, object] | None:
 def check_text(verdict: Verdict, style: Style) -> str:
     """The verdict in words and tables."""
     v, job = verdict, verdict.subject.job
-    lines = [
-        f"{'ACCEPTED' if v.accepted else 'REJECTED'}: {job.model.name} on {job.cluster.name}, "
-        f"batch {job.job.global_batch} x {job.job.sequence_length} tokens"
-        + (f", for {v.subject.framework}" if v.subject.framework else "")
-    ]
-    if job.assumed:
+    what = "no job that can be trained"
+    if job is not None:
+        batch = f"batch {job.job.global_batch} x {job.job.sequence_length} tokens"
+        what = f"{job.model.name} on {job.cluster.name}, {batch}"
+    target = f", for {v.subject.framework}" if v.subject.framework else ""
+    lines = [f"{'ACCEPTED' if v.accepted else 'REJECTED'}: {what}{target}"]
+    if job is not None and job.assumed:
         lines.append(f"assumed: {'; '.join(job.assumed)}")
     if v.subject.plan is not None:
         lines.append(plan_text(v.subject.plan))
     lines += ["", *_finding_lines(v)]
-    if v.prediction is not None and v.ticks is not None:
-        step = v.ticks * job.job.tick_ns * 1e-9
+    if job is not None and v.prediction is not None and v.ticks is not None:
+        step = v.ticks * _tick_s(job)
         lines += [
             "",
             f"speed: step time {step:.6f} s, {job.job.tokens_per_step / step:,.0f} tokens/s, model "
             f"FLOP utilisation {100 * v.prediction.mfu:.1f} %"
             + (" (if it fitted)" if v.too_large else ""),
         ]
-    lines += ["", *_optimum_lines(v)]
+    if job is not None:
+        lines += ["", *_optimum_lines(v)]
     if v.mending is not None:
         lines += ["", *_mending_lines(v.mending)]
     parts = ["\n".join(lines) + "\n"]
@@ -256,11 +263,12 @@ def _optimum_lines(v: Verdict) -> list[str]:
     if result is None or result.plan is None or v.optimum_ticks is None:
         status = "the rules leave no configuration" if result is None else result.status
         return [f"optimum of space {v.space}: {status}; see explain"]
-    step = v.optimum_ticks * v.subject.job.job.tick_ns * 1e-9
+    step = v.optimum_ticks * _tick_s(v.subject.job)
     lines = [f"optimum of space {v.space}: {step:.6f} s ({result.status})"]
     if v.excess is not None and v.subject.plan is not None:
-        word = "slower" if v.excess >= 0 else "faster: the space does not hold the plan"
-        lines[0] += f"; this plan is {100 * abs(v.excess):.2f} % {word}"
+        word = "slower" if v.excess > 0 else "faster: the space does not hold the plan"
+        far = f"{100 * abs(v.excess):.2f} % {word}" if v.excess else "as fast"
+        lines[0] += f"; this plan is {far}"
         pairs = differences(v.subject.plan, result.plan).items()
         changes = ", ".join(f"{key} {ours} -> {theirs}" for key, (ours, theirs) in pairs)
         lines.append(f"  what it does differently: {changes or 'nothing'}")

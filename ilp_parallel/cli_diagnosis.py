@@ -308,10 +308,7 @@ def check(
         options = replace(options, space="mixed")
     with Live(options) as live:
         verdict = judge(subject, live.options)
-    if style == "json":
-        text = json_text(check_document(verdict))
-    else:
-        text = check_text(verdict, style)
+    text = json_text(check_document(verdict)) if style == "json" else check_text(verdict, style)
     write_result(output, text)
     sys.exit(0 if verdict.accepted else REJECTED)
 
