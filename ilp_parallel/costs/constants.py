@@ -18,7 +18,7 @@ TILE_ROWS, TILE_COLUMNS = 128, 128
 """Elements of one output tile of a large matmul, the common CUTLASS choice on Ampere and later
 (NVIDIA, "Matrix Multiplication Background User's Guide")."""
 
-HALF_WAVE = 0.25
+HALF_WAVE = 0.5
 """Waves of tiles lost on average to quantisation (same guide), a smooth stand-in."""
 
 INNER_HALF = 100.0
