@@ -88,9 +88,17 @@ def explain_job(question: Question, say: Callable[[str], None]) -> Explanation:
 
 
 def _codes(relaxer: Relaxer, conflict: Conflict) -> tuple[str, ...]:
-    """Rules that exclude what the conflicting requirements leave, the most frequent first."""
+    """Rules that exclude what the conflicting requirements leave, the most frequent first.
+
+    A fixed degree may divide no number of devices looked at, so multiples of it are looked at too.
+    """
     counts: Counter[str] = Counter()
-    for question in relaxer.questions(conflict.members):
+    reduced = relaxer.reduced(conflict.members)
+    degrees = [
+        value for key in ("pp", "tp", "cp", "dp") for value in reduced.pins.fixed.get(key, ())
+    ]
+    multiples = [reduced.on_nodes(int(value)) for value in degrees]
+    for question in (*relaxer.questions(conflict.members), *multiples):
         counts.update(item.code for item in refusals(question) if item.code in RULES)
     return tuple(code for code, _ in counts.most_common(3))
 

@@ -163,7 +163,7 @@ class Relaxer:
     def questions(self, kept: Iterable[Requirement]) -> Iterator[Question]:
         """Questions of which one has a plan exactly if one is possible with what is kept."""
         kept = frozenset(kept)
-        question = self._base(kept)
+        question = self.reduced(kept)
         kinds = {requirement.kind for requirement in kept}
         lengths = [question.job.sequence_length]
         if "sequence" not in kinds:
@@ -177,8 +177,9 @@ class Relaxer:
             else:
                 yield asked
 
-    def _base(self, kept: frozenset[Requirement]) -> Question:
+    def reduced(self, kept: Iterable[Requirement]) -> Question:
         """What is dropped in one step: all but sequence, batch and devices."""
+        kept = frozenset(kept)
         q, kinds = self.question, {requirement.kind for requirement in kept}
         fixed = {r.key: q.pins.fixed[r.key] for r in kept if r.kind == "fix"}
         forbidden: dict[str, tuple[str, ...]] = {}
