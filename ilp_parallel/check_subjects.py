@@ -199,5 +199,7 @@ def _decisions_of_flags(flags: MegatronFlags, run: ForeignRun) -> Decisions:
         full = whole.text("--recompute-granularity", "none") == "full"
         return replace(decided, recompute=(("full",),)) if full else decided
     kinds = tuple(dict.fromkeys(read.recompute))
-    recompute = kinds if len(kinds) == 1 else read.recompute
-    return replace(decided, vpp=read.chunks, recompute=recompute)
+    if len(kinds) > 1:  # the first layers of every stage, whatever the stages become
+        block = whole.integer("--recompute-num-layers")
+        return replace(decided, vpp=read.chunks, block=block)
+    return replace(decided, vpp=read.chunks, recompute=kinds)

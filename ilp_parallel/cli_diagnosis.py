@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 INFEASIBLE = 3
 """Exit code of a job that is proven infeasible."""
 
+_STEP_TIME_LIMIT_S = 3.0
+"""How long min-gpus looks for the best plan at the minimum, which is proven before (chosen)."""
+
 
 @click.command()
 @click.argument("plan_or_model", metavar="PLAN|MODEL")
@@ -142,8 +145,9 @@ def min_gpus(
 ) -> None:
     """Find the fewest whole nodes that can train MODEL, every smaller number refuted.
 
-    The number of nodes in --cluster does not matter. The step time is the proven optimum at the
-    minimum.
+    The number of nodes in --cluster does not matter. The step time is that of the best plan at the
+    minimum; unless --time-limit is given, the search for it stops after 3 seconds and says how far
+    from optimal it may be.
     """
     from ilp_parallel.minimum import minimum_document, minimum_text, smallest_training
     from ilp_parallel.plan_files import require_target
@@ -155,9 +159,12 @@ def min_gpus(
         if words["cluster"] is not None:
             raise InputError("TWO_CLUSTERS", "--device and --cluster", "give one of them")
         words["cluster"] = f"{device}:1x{per_node}"
+    options = read_search_options(words)
+    if options.time_limit_s is None:
+        options = replace(options, time_limit_s=_STEP_TIME_LIMIT_S)
     job = exchanged_job(model, words)
     job = replace(job, cluster=replace(job.cluster, nodes=1))
-    with Live(read_search_options(words)) as live:
+    with Live(options) as live:
         found = smallest_training(job, live.options, most_nodes)
     style = chosen_style(style, output)
     text = minimum_text(found, style) if style != "json" else json_text(minimum_document(found))

@@ -139,6 +139,8 @@ def plan_of_decisions(job: CompleteJob, decided: Decisions) -> Plan | None:
     sizes = d.stages
     if sizes is None or len(sizes) != stages or sum(sizes) != model.layers:
         sizes = _even(model.layers, stages)
+    if not {len(d.zero), len(d.recompute)} <= {1, model.layers}:
+        return None
     zeros: tuple[Zero, ...] = d.zero if data * d.cp > 1 else ("0",)
     recompute = d.recompute * model.layers if len(d.recompute) == 1 else d.recompute
     if d.block:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ilp_parallel.alternatives import plan_ticks
 from ilp_parallel.explaining import question_of, refutation_text
 from ilp_parallel.feasibility import smallest_cluster
 from ilp_parallel.planner import search
@@ -13,6 +14,7 @@ from ilp_parallel.report import plan_text, render
 if TYPE_CHECKING:
     from ilp_parallel.feasibility import NodeSearch
     from ilp_parallel.jobs import CompleteJob
+    from ilp_parallel.plan import Plan
     from ilp_parallel.planner import SearchOptions, SearchResult
     from ilp_parallel.report import Style
 
@@ -29,9 +31,20 @@ class Minimum:
     result: SearchResult | None
 
     @property
+    def plan(self) -> Plan | None:
+        """The best plan found at the minimum, or if none was found in time any that fits."""
+        best = None if self.result is None else self.result.plan
+        return self.nodes.plan if best is None else best
+
+    @property
     def step_time_s(self) -> float | None:
-        """Seconds of a step at the minimum."""
-        ticks = None if self.result is None else self.result.certificate.objective_ticks
+        """Seconds of a step of that plan."""
+        return None if self.plan is None else plan_ticks(self.plan) * self.job.job.tick_ns * 1e-9
+
+    @property
+    def bound_s(self) -> float | None:
+        """No plan at the minimum has a shorter step; equal to the step time where it is optimal."""
+        ticks = None if self.result is None else self.result.certificate.bound_ticks
         return None if ticks is None else ticks * self.job.job.tick_ns * 1e-9
 
 
@@ -83,13 +96,12 @@ def minimum_document(found: Minimum) -> dict[str, object]:
             for refutation in found.nodes.refutations
         ],
         "step_time_s": found.step_time_s,
+        "bound_s": found.bound_s,
         "step_time_status": None if result is None else result.status,
         "tokens_per_second": None
         if found.step_time_s is None
         else found.job.job.tokens_per_step / found.step_time_s,
-        "configuration": None
-        if result is None or result.plan is None
-        else result.plan.configuration.name,
+        "configuration": None if found.plan is None else found.plan.configuration.name,
     }
 
 
@@ -108,10 +120,12 @@ def minimum_text(found: Minimum, style: Style) -> str:
         lines.append(f"MINIMUM: {nodes} nodes, {nodes * per_node} devices (proven): {what}")
     if found.result is not None and found.step_time_s is not None:
         rate = job.job.tokens_per_step / found.step_time_s
-        status = found.result.status
+        status: str = found.result.status
+        if status != "optimal" and found.bound_s is not None:
+            status = f"stopped early, none is below {found.bound_s:.6f} s"
         lines.append(f"step time there {found.step_time_s:.6f} s ({status}), {rate:,.0f} tokens/s")
-    if found.result is not None and found.result.plan is not None:
-        lines.append(plan_text(found.result.plan))
+    if found.plan is not None:
+        lines.append(plan_text(found.plan))
     rows = [(str(r.nodes), refutation_text(r)) for r in found.nodes.refutations]
     if not rows:
         return "\n".join(lines) + "\nthere is no smaller number\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import random
+import re
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -34,9 +36,10 @@ from ilp_parallel.mending import (
 )
 from ilp_parallel.plan_words import plan_from_words
 from ilp_parallel.planner import SearchOptions
-from ilp_parallel.specs.readers import load_cluster
+from ilp_parallel.specs.readers import load_cluster, load_model
 from tests.export.plans import plan_of, random_plan
-from tests.imports.runs import DEEPSPEED, GALVATRON, TITAN
+from tests.imports.runs import DEEPSPEED, GALVATRON, SCRIPT, TITAN
+from tests.imports.test_fuzz import ARGUMENTS, PIECES
 from tests.small_jobs import JOB, MODEL, node_with
 
 
@@ -310,3 +313,51 @@ def test_document_says_what_the_text_says() -> None:
     assert mending["configuration"] in text
     for change in mending["changes"]:
         assert f"{change['decision']} {change['from']} -> {change['to']}" in text
+
+
+# --- whatever a file holds ------------------------------------------------------------------------
+
+SOURCES = (
+    (SCRIPT, "megatron", "megatron"),
+    (ARGUMENTS, "megatron", "megatron"),
+    (TITAN, "torchtitan", "torchtitan-toml"),
+    (DEEPSPEED, "deepspeed", "deepspeed"),
+    (GALVATRON, "galvatron", "galvatron"),
+)
+
+
+def mutated(text: str, rng: random.Random) -> str:
+    """A number changed, or a few pieces replaced."""
+    if rng.random() < 0.5:
+        number = rng.choice(list(re.finditer(r"\b\d+\b", text)))
+        value = rng.choice((0, 1, 2, 3, 5, 7, 8, 16, 100, 10**12))
+        return f"{text[: number.start()]}{value}{text[number.end() :]}"
+    for _ in range(rng.randint(1, 3)):
+        start = rng.randrange(len(text) + 1)
+        text = text[:start] + rng.choice(PIECES) + text[start + rng.randint(0, 12) :]
+    return text
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_a_broken_file_gives_a_verdict_or_one_line(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ilp_parallel.checking._optimum", lambda job, options: None)
+    verdicts = set()
+    for seed in range(40 * batch, 40 * (batch + 1)):
+        rng = random.Random(seed)
+        text, form, own = rng.choice(SOURCES)
+        model = None if form == "megatron" else load_model("llama3-8b")
+        cluster = load_cluster(rng.choice(("a100-80gb:2x8", "a100-80gb:1x8")))
+        given = {} if form == "megatron" else {"sequence_length": 2048}
+        run = ForeignRun([(mutated(text, rng), "file")], form, cluster, model, 50_000, given)
+        try:
+            verdict = check(subject_of_file(run, own, own), SearchOptions("megatron"))
+        except InputError as error:
+            assert "\n" not in str(error)
+            continue
+        verdicts.add(verdict.accepted)
+        assert verdict.accepted or verdict.invalid or verdict.too_large
+        assert check_text(verdict, "table").startswith(("ACCEPTED", "REJECTED"))
+        assert check_document(verdict)["verdict"] in ("accepted", "rejected")
+    assert verdicts
