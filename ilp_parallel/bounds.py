@@ -11,7 +11,14 @@ bottleneck weights and :math:`\gamma` the tail weight. For every device group ``
 
 because each maximum is at least the value of any one group (for gpipe, ``max F' + max B' >= X_s``).
 So ``T >= S_0 + Y_0``: the least sum, plus the least possible maximum over ``s`` of
-``w X_s + gamma tail_s``, each over all partitions of the layers.
+``w X_s + gamma tail_s``, each over all partitions of the layers. And, a maximum being no less than
+the average,
+
+.. math::
+    p T \ge \sum_s \big((p + w) X_s + \gamma \tau_s\big) ,
+
+which is the better one where time and tail are exchanged for each other (few microbatches: a layer
+either keeps whole weights, or gathers them and has no tail).
 
 *Work bound*: memory ignored, every layer at its cheapest. A weaker form of it (*work floor*) needs
 no instance and closes most configurations of a search.
@@ -26,7 +33,8 @@ row of group ``s`` when no transient exceeds :math:`\theta`, ``n`` layers of cos
 
 with :math:`A_s` = capacity - fixed memory. This holds for any multipliers; those of the linear
 relaxation make it tight. With a price :math:`\nu` per layer, :math:`S_0 = \nu L + \sum_s \min_n
-(g_s(n) - \nu n)` for ``y = x``; ``Y_0`` is the smallest ``Y`` for which the sizes with
+(g_s(n) - \nu n)` for ``y = x`` (and in the same way the right hand side above, for
+``y = (p + w) x + gamma tau``); ``Y_0`` is the smallest ``Y`` for which the sizes with
 :math:`g_s(n) \le Y` for ``y = w x + gamma tau`` can sum to ``L``.
 """
 
@@ -53,7 +61,8 @@ class Multipliers:
     """Memory multipliers ``numerators / denominator``, per device group and transient level.
 
     ``sum_part`` belongs to the sum of times, ``peak_part`` to the largest of ``w X + gamma tail``;
-    ``layer_price`` (ticks) is the multiplier of "all layers are placed" in the sum.
+    ``layer_price`` (ticks) is the multiplier of "all layers are placed" in the sum. Without a
+    ``peak_part`` the sum is that of ``(p + w) X + gamma tail``, which bounds ``p T``.
     """
 
     sum_denominator: int
@@ -78,11 +87,13 @@ def work_bound(instance: PipelineInstance) -> int:
     joint = weight * time + tail_weight * _masked(instance, instance.tail_ticks)
     fixed_time = group_time(instance)
     fixed = weight * fixed_time + tail_weight * instance.fixed_tail_ticks
-    per_layer = joint.min(axis=1)[instance.layer_class]
-    total = int(time.min(axis=1)[instance.layer_class].sum()) + int(fixed_time.sum())
-    average = -(-(int(per_layer.sum()) + int(fixed.sum())) // instance.stages)
-    crowded = -(-instance.layers // instance.stages) * int(per_layer.min()) + int(fixed.min())
-    return total + max(average, crowded, int(fixed.max() + per_layer.min()))
+    least = int(joint.min())
+    stages, classes = instance.stages, instance.layer_class
+    total = int(time.min(axis=1)[classes].sum()) + int(fixed_time.sum())
+    combined = int((stages * time + joint).min(axis=1)[classes].sum())
+    combined += int((stages * fixed_time + fixed).sum())
+    crowded = -(-instance.layers // stages) * least + int(fixed.min())
+    return max(-(-combined // stages), total + max(crowded, int(fixed.max()) + least))
 
 
 def work_floor(
@@ -112,8 +123,10 @@ def work_floor(
     weight, tail_weight = weights(objective)
     least = min(weight * time + tail_weight * tail for time, tail in choices)
     total = layers * min(time for time, _ in choices) + ends_ticks
-    average = -(-(layers * least + weight * ends_ticks) // stages)
-    return total + max(average, -(-layers // stages) * least)
+    both = weight + stages
+    combined = layers * min(both * time + tail_weight * tail for time, tail in choices)
+    combined += both * ends_ticks
+    return max(-(-combined // stages), total + -(-layers // stages) * least)
 
 
 def memory_shortfall(instance: PipelineInstance) -> MemoryShortfall | None:
@@ -153,9 +166,29 @@ def best_lagrangian_bound(instance: PipelineInstance) -> tuple[int, Multipliers]
     if weight == 0:
         sums = tables.best_multipliers(tables.time, balanced)
     time_costs = tables.stage_costs(tables.time, *sums)
-    price = tables.layer_price(time_costs)
-    bound = tables.least_sum(time_costs, price) + limit
+    price = tables.layer_price(tables.time, time_costs)
+    bound = tables.least_sum(time_costs, price) + tables.fixed_time_sum + limit
     return bound, Multipliers(sums[0], _rows(sums[1]), price, denominator, _rows(peak))
+
+
+def best_combined_bound(instance: PipelineInstance) -> tuple[int, Multipliers] | None:
+    """As :func:`best_lagrangian_bound`, by time and tail together."""
+    if not _one_class(instance) or not instance.allowed.any():
+        return None
+    tables = LagrangianTables(instance)
+    even = -(-instance.layers // instance.stages)
+    balanced: IntArray = np.clip(even, instance.min_layers, instance.max_layers)
+    denominator, part = tables.best_multipliers(tables.combined, balanced)
+    costs = tables.stage_costs(tables.combined, denominator, part)
+    price = tables.layer_price(tables.combined, costs)
+    bound = _combined_bound(instance, tables, costs, price)
+    return bound, Multipliers(denominator, _rows(part), price, 1, ())
+
+
+def _combined_bound(
+    instance: PipelineInstance, tables: LagrangianTables, costs: IntArray, price: int
+) -> int:
+    return -(-(tables.least_sum(costs, price) + tables.fixed_combined_sum) // instance.stages)
 
 
 def lagrangian_bound(instance: PipelineInstance, multipliers: Multipliers) -> int:
@@ -169,11 +202,17 @@ def lagrangian_bound(instance: PipelineInstance, multipliers: Multipliers) -> in
     tables = LagrangianTables(instance)
     if abs(multipliers.layer_price) > tables.largest_price:
         raise ValueError("multiplier of the number of layers too large for 64-bit arithmetic")
+    if not multipliers.peak_part:
+        cost, denominator = tables.combined, multipliers.sum_denominator
+        part = tables.checked(cost, multipliers.sum_part, denominator)
+        costs = tables.stage_costs(cost, denominator, part)
+        return _combined_bound(instance, tables, costs, multipliers.layer_price)
     sums = tables.checked(tables.time, multipliers.sum_part, multipliers.sum_denominator)
     peak = tables.checked(tables.joint, multipliers.peak_part, multipliers.peak_denominator)
     time_costs = tables.stage_costs(tables.time, multipliers.sum_denominator, sums)
     joint_costs = tables.joint_costs(multipliers.peak_denominator, peak)
-    return tables.least_sum(time_costs, multipliers.layer_price) + tables.least_peak(joint_costs)
+    least_sum = tables.least_sum(time_costs, multipliers.layer_price) + tables.fixed_time_sum
+    return least_sum + tables.least_peak(joint_costs)
 
 
 def _masked(instance: PipelineInstance, table: IntArray) -> IntArray:

@@ -62,10 +62,11 @@ class LagrangianTables:
         self._within = np.arange(len(transient)) <= last[:, None]  # [levels, K]
         available = instance.capacity_bytes - instance.fixed_bytes
         self._room: IntArray = available[:, None] - transient[last]
-        self._fixed_time = fixed_time(instance)
-        self._fixed_joint = (
-            self._weight * self._fixed_time + tail_weight * instance.fixed_tail_ticks
-        )
+        self.combined: IntArray = instance.stages * self.time + self.joint
+        fixed = fixed_time(instance)
+        self._fixed_joint = self._weight * fixed + tail_weight * instance.fixed_tail_ticks
+        self.fixed_time_sum = int(fixed.sum())
+        self.fixed_combined_sum = int((instance.stages * fixed + self._fixed_joint).sum())
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -207,29 +208,31 @@ class LagrangianTables:
         smallest = joint_costs[np.arange(instance.stages), instance.min_layers].max()
         return int(max(np.partition(entries, instance.layers - 1)[instance.layers - 1], smallest))
 
-    def layer_price(self, time_costs: IntArray) -> int:
-        """A good price per layer for :meth:`least_sum`: the L-th smallest cost of one more."""
-        costs = time_costs
+    def layer_price(self, cost: IntArray, costs: IntArray) -> int:
+        """A good price per layer for :meth:`least_sum`: the L-th smallest cost of one more.
+
+        ``costs`` [p, n] are the :meth:`stage_costs` of the per-layer ``cost``.
+        """
         if costs.shape[1] == 1:  # no stage has room for a layer
             return 0
         steps = np.where(costs[:, 1:] < PRODUCT_LIMIT, np.diff(costs, axis=1), PRODUCT_LIMIT)
         place = min(self._instance.layers, steps.size) - 1
         price = int(np.partition(steps.ravel(), place)[place])
-        return min(price, int(self.time.max()) * self._instance.layers, self.largest_price)
+        return min(price, int(cost.max()) * self._instance.layers, self.largest_price)
 
     @property
     def largest_price(self) -> int:
         """Largest price per layer whose products with any size stay within 64 bits."""
         return PRODUCT_LIMIT // (self._instance.layers + 1)
 
-    def least_sum(self, time_costs: IntArray, layer_price: int) -> int:
-        """``S_0``: the number of layers priced out, each stage at its cheapest size."""
+    def least_sum(self, costs: IntArray, layer_price: int) -> int:
+        """``S_0`` without fixed parts: each stage at its cheapest size, layers priced out."""
         instance = self._instance
-        sizes = np.arange(time_costs.shape[1])
-        usable = (sizes >= instance.min_layers[:, None]) & (time_costs < PRODUCT_LIMIT)
-        paid = np.where(usable, time_costs - layer_price * sizes, PRODUCT_LIMIT).min(axis=1)
+        sizes = np.arange(costs.shape[1])
+        usable = (sizes >= instance.min_layers[:, None]) & (costs < PRODUCT_LIMIT)
+        paid = np.where(usable, costs - layer_price * sizes, PRODUCT_LIMIT).min(axis=1)
         total = layer_price * instance.layers + sum(paid.tolist())
-        return min(int(total), PRODUCT_LIMIT) + int(self._fixed_time.sum())
+        return min(int(total), PRODUCT_LIMIT)
 
 
 def _undominated(measures: IntArray) -> IntArray:

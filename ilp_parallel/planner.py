@@ -18,6 +18,7 @@ from formulations import PIPELINE
 from ilp_parallel.baselines.two_level_dp import Optimum, two_level_dp
 from ilp_parallel.bounds import (
     Multipliers,
+    best_combined_bound,
     best_lagrangian_bound,
     memory_shortfall,
     work_bound,
@@ -155,6 +156,9 @@ class _Candidate:
     bound: int
     instance: PipelineInstance | None = None  # built when it is refined for the first time
     multipliers: Multipliers | None = None
+    untried: list[Callable[[PipelineInstance], tuple[int, Multipliers] | None]] = field(
+        default_factory=lambda: [best_lagrangian_bound, best_combined_bound]
+    )
 
 
 class _Search:
@@ -187,9 +191,9 @@ class _Search:
             elif candidate.instance is None:
                 self._build(candidate)
                 self._push(candidate)
-            elif candidate.multipliers is not None:
-                self._solve(candidate, candidate.instance)
-            elif self._refuted_by_memory(candidate, candidate.instance):
+            elif candidate.multipliers is None and self._refuted_by_memory(
+                candidate, candidate.instance
+            ):
                 continue
             elif self._tighten(candidate, candidate.instance):
                 self._push(candidate)
@@ -240,16 +244,16 @@ class _Search:
         heapq.heappush(self._queue, (candidate.bound, candidate.index, candidate))
 
     def _tighten(self, candidate: _Candidate, instance: PipelineInstance) -> bool:
-        """Try multipliers; false if the bound did not rise."""
-        found = best_lagrangian_bound(instance)
-        if found is None:
-            return False
-        numerator, multipliers = found
-        bound = instance.objective.ticks(numerator)
-        if bound <= candidate.bound:
-            return False
-        candidate.bound, candidate.multipliers = bound, multipliers
-        return True
+        """Try multipliers not tried before; false if the bound does not rise."""
+        while candidate.untried:
+            found = candidate.untried.pop(0)(instance)
+            if found is None:
+                continue
+            bound = instance.objective.ticks(found[0])
+            if bound > candidate.bound:
+                candidate.bound, candidate.multipliers = bound, found[1]
+                return True
+        return False
 
     def _close(self, candidate: _Candidate) -> None:
         name = candidate.configuration.name

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ilp_parallel.bounds import (
     Multipliers,
+    best_combined_bound,
     best_lagrangian_bound,
     lagrangian_bound,
     lagrangian_multipliers,
@@ -97,8 +98,13 @@ def test_lagrangian_bound_and_shortfall(kind: str, seed: int) -> None:
         assert memory_shortfall(instance) is None
         assert best_lagrangian_bound(instance) == (lagrangian_bound(instance, good), good)
         assert lagrangian_bound(instance, good) <= optimum
+        combined = best_combined_bound(instance)
+        assert combined is not None
+        assert combined[0] == lagrangian_bound(instance, combined[1]) <= optimum
         for _ in range(4):
-            assert lagrangian_bound(instance, random_multipliers(rng, good)) <= optimum
+            drawn = random_multipliers(rng, good)
+            assert lagrangian_bound(instance, drawn) <= optimum
+            assert lagrangian_bound(instance, replace(drawn, peak_part=())) <= optimum
     assert applied or kind == "interleaved"
 
 
@@ -112,6 +118,23 @@ def test_memory_makes_the_lagrangian_bound_better() -> None:
         if multipliers is not None and memory_shortfall(instance) is None:
             gains += lagrangian_bound(instance, multipliers) > work_bound(instance)
     assert gains > 20
+
+
+def test_one_microbatch_makes_the_combined_bound_better() -> None:
+    """Where a layer is either quick or without a tail, least time and least tail never meet."""
+    rng = np.random.default_rng(11)
+    gains = losses = 0
+    for _ in range(200):
+        drawn = random_instance(rng, classes=1, reshard=False, policies=False, schedule="1f1b")
+        instance = replace(
+            drawn, microbatches=1, tail_ticks=drawn.forward_ticks.max() * 2 - drawn.forward_ticks
+        )
+        separate, combined = best_lagrangian_bound(instance), best_combined_bound(instance)
+        if separate is not None and combined is not None:
+            gains += combined[0] > separate[0]
+            losses += combined[0] < separate[0]
+    assert gains > 20
+    assert losses  # neither replaces the other
 
 
 def heavy(capacity: int = 23) -> PipelineInstance:
@@ -251,6 +274,9 @@ def test_bounds_of_real_configurations_against_brute_force(
     assert work <= optimum
     assert found[0] <= optimum
     assert lagrangian_bound(instance, found[1]) == found[0]
+    combined = best_combined_bound(instance)
+    assert combined is not None
+    assert combined[0] == lagrangian_bound(instance, combined[1]) <= optimum
 
 
 def only_allowed(instance: PipelineInstance) -> PipelineInstance:
@@ -345,6 +371,7 @@ def test_large_numbers_stay_exact(kind: str, ticks: int, size: int) -> None:
             continue
         assert work_bound(large) <= optimum * ticks
         assert memory_shortfall(large) is None
-        multipliers = lagrangian_multipliers(large)
-        if multipliers is not None:
-            assert lagrangian_bound(large, multipliers) <= optimum * ticks
+        for best in (best_lagrangian_bound, best_combined_bound):
+            found = best(large)
+            if found is not None:
+                assert lagrangian_bound(large, found[1]) == found[0] <= optimum * ticks
