@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import ilp_parallel.export
 from ilp_parallel.alternatives import plan_ticks
 from ilp_parallel.check_subjects import (
     ForeignRun,
@@ -23,6 +22,7 @@ from ilp_parallel.checking import check, check_document, check_text, differences
 from ilp_parallel.configuration import Strategy
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
+from ilp_parallel.export import base
 from ilp_parallel.export.registry import EXPORTERS, export_plan
 from ilp_parallel.findings import FIXES, file_findings, plan_findings
 from ilp_parallel.jobs import CompleteJob
@@ -52,7 +52,7 @@ def job(memory_gib: float) -> CompleteJob:
 
 def codes_of_rules() -> set[str]:
     """First arguments of every ``Violation(...)`` in the exporters, read from the source."""
-    folder = Path(ilp_parallel.export.__file__).parent
+    folder = Path(base.__file__).parent
     files = [*folder.glob("*.py"), folder.parent / "expert_rules.py"]
     return {
         str(node.args[0].value)
