@@ -159,7 +159,7 @@ def _conflict_lines(conflict: Conflict) -> list[str]:
     kind = "no smaller set conflicts" if conflict.smallest else "irreducible"
     if conflict.undecided:
         kind = "not shown irreducible: time ran out"
-    head = f"these {count} requirements cannot hold together, without any one of them a plan fits"
+    head = f"these {count} requirements alone cannot hold together, any fewer of them can"
     if count == 1:
         head = "this requirement alone cannot be met"
     lines = [f"{head} ({kind}):", *(f"  {member.text}" for member in conflict.members)]
