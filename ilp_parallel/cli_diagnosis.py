@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 INFEASIBLE = 3
 """Exit code of a job that is proven infeasible."""
 
-_STEP_TIME_LIMIT_S = 3.0
+_STEP_TIME_LIMIT_S = 4.0
 """How long min-gpus looks for the best plan at the minimum, which is proven before (chosen)."""
 
 
@@ -146,7 +146,7 @@ def min_gpus(
     """Find the fewest whole nodes that can train MODEL, every smaller number refuted.
 
     The number of nodes in --cluster does not matter. The step time is that of the best plan at the
-    minimum; unless --time-limit is given, the search for it stops after 3 seconds and says how far
+    minimum; unless --time-limit is given, the search for it stops after 4 seconds and says how far
     from optimal it may be.
     """
     from ilp_parallel.minimum import minimum_document, minimum_text, smallest_training

@@ -87,7 +87,8 @@ def test_memory_of_a_job_that_fits_nowhere_points_to_explain() -> None:
 
 
 def test_fewest_nodes_with_every_smaller_number_refuted() -> None:
-    result = run("min-gpus", "llama2-70b", "--device", "a100-80gb", "--format", "json")
+    words = ("--device", "a100-80gb", "--time-limit", "100")
+    result = run("min-gpus", "llama2-70b", *words, "--format", "json")
     assert result.exit_code == 0
     found = document(result)
     assert found["proof"] == "exact"
@@ -109,6 +110,17 @@ def test_fewest_nodes_with_every_smaller_number_refuted() -> None:
     assert solved["step_time_s"] == found["step_time_s"]
     smaller = run("solve", "llama2-70b", "--cluster", f"a100-80gb:{nodes - 1}x8")
     assert smaller.exit_code == 3
+
+
+def test_a_step_time_that_is_not_proven_comes_with_its_bound() -> None:
+    words = ("--device", "a100-80gb", "--time-limit", "0")
+    result = run("min-gpus", "llama2-70b", *words)
+    assert result.exit_code == 0
+    assert "MINIMUM: 3 nodes" in result.stdout
+    assert "stopped early, none is below" in result.stdout
+    found = document(run("min-gpus", "llama2-70b", *words, "--format", "json"))
+    assert found["step_time_status"] in ("unknown", "feasible")
+    assert 0 < found["bound_s"] < found["step_time_s"]  # type: ignore[operator]
 
 
 def test_an_answer_needs_enough_nodes() -> None:
