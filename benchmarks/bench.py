@@ -29,6 +29,9 @@ from ilp_parallel.spaces import get_space
 if TYPE_CHECKING:
     from ilp_parallel.problems.pipeline import PipelineInstance
 
+LONG = ("--cluster", "h100-80gb:8x8", "--seq", "131072", "--batch", "64")
+"""A job that needs context ranks to be fast."""
+
 ROWS = (
     ("gpt3", "mixed", (), 3.0),
     ("gpt3", "megatron", (), 2.0),
@@ -36,6 +39,7 @@ ROWS = (
     ("megatron-1t", "mixed", (), 5.0),
     ("llama3-405b", "mixed", (), 6.0),
     ("llama3-8b", "mixed", (), 1.0),
+    ("llama3-8b", "mixed", LONG, 3.0),
     *(
         ("gpt3", "mixed", ("--cluster", f"a100-80gb:{nodes}x8"), 8.0)
         for nodes in (8, 16, 32, 64, 256, 512, 1024, 2048)
@@ -53,7 +57,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for model, space, options, goal in ROWS:
-        name = " ".join((model, *options[1:], space))
+        name = " ".join((model, *options[1::2], space))
         if word in name:
             print(row(name, model, space, options, goal), flush=True)
     if not word:

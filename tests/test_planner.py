@@ -11,6 +11,7 @@ from ilp_parallel.certificate import decode, encode
 from ilp_parallel.configuration import Configuration
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.instances import InstanceBuilder
+from ilp_parallel.jobs import JobRequest, complete_job
 from ilp_parallel.planner import SearchOptions, search
 from ilp_parallel.spaces import Pins, enumerate_configurations, get_space
 from ilp_parallel.verify import verify
@@ -90,6 +91,25 @@ def test_context_ranks_are_used_where_they_are_best() -> None:
         enumerated_optimum(4.0, "mixed", pins, LONG_JOB)
         for pins in (Pins(), Pins.parse(("cp=1",), ()))
     )
+    assert best is not None
+    assert without is not None
+    assert best < without
+
+
+@pytest.mark.parametrize("space", SPACES[1:])
+def test_long_context_of_a_preset(space: str) -> None:
+    """Llama 3 8B with 131,072 tokens on 64 H100: split sequences are proven best."""
+    request = JobRequest("llama3-8b", cluster="h100-80gb:8x8", batch=64, sequence=131072)
+    long = complete_job(request)
+    free, whole = (
+        search(long.model, long.cluster, long.job, SearchOptions(space=space, pins=pins))
+        for pins in (Pins(), Pins.parse(("cp=1",), ()))
+    )
+    assert free.plan is not None
+    assert free.plan.configuration.context > 1
+    assert free.status == whole.status == "optimal"
+    assert all(check.passed for check in verify(free.certificate))
+    best, without = free.certificate.objective_ticks, whole.certificate.objective_ticks
     assert best is not None
     assert without is not None
     assert best < without

@@ -41,11 +41,12 @@ def honest(kind: str) -> bytes:
     """Certificates of each status, small enough to be verified many times."""
     incumbents: list[int | None] = [None]
     stopped_with_plan = SearchOptions(
+        space="megatron",
         progress=lambda progress: incumbents.append(progress.incumbent),
         cancelled=lambda: incumbents[-1] is not None,
     )
     cases = {
-        "feasible": (80.0, stopped_with_plan),
+        "feasible": (4.0, stopped_with_plan),
         "optimal": (3.2, SearchOptions(space="megatron")),
         "pinned": (3.2, SearchOptions(space="mixed", pins=Pins.parse(("pp=2",), ("vpp=2",)))),
         "infeasible": (1.01, SearchOptions(space="uniform")),
@@ -53,7 +54,8 @@ def honest(kind: str) -> bytes:
         "context": (4.0, SearchOptions(space="megatron", pins=Pins.parse((), ("tp=4",)))),
     }
     memory_gib, options = cases[kind]
-    model, job = (LONG_MODEL, LONG_JOB) if kind == "context" else (MODEL, SMALL_JOB)
+    others = {"context": (LONG_MODEL, LONG_JOB), "feasible": (replace(MODEL, layers=6), JOB)}
+    model, job = others.get(kind, (MODEL, SMALL_JOB))
     return encode(search(model, node_with(memory_gib), job, options).certificate)
 
 
