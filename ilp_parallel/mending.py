@@ -122,29 +122,17 @@ def decisions_of_plan(plan: Plan) -> Decisions:
 def plan_of_decisions(job: CompleteJob, decided: Decisions) -> Plan | None:
     """The plan that decisions make on all devices; None where they contradict the job."""
     d, model = decided, job.model
-    copy = d.pp * d.tp * d.cp
-    data, left = divmod(job.cluster.devices, copy)
-    share = data * d.mbs
-    stages = d.pp * d.vpp
-    if left or share == 0 or job.job.global_batch % share or stages > model.layers:
+    if _contradicts(job, d):
         return None
-    if d.cp > 1 and job.job.sequence_length % (2 * d.cp):
-        return None
-    if (model.kv_heads % d.tp and d.tp % model.kv_heads) or model.ffn_hidden % d.tp:
-        return None
-    if d.tp > job.cluster.devices_per_node and d.tp % job.cluster.devices_per_node:
-        return None
-    if d.sp and (d.tp == 1 or job.job.sequence_length // d.cp % d.tp):
-        return None
+    data, stages = job.cluster.devices // (d.pp * d.tp * d.cp), d.pp * d.vpp
     sizes = d.stages
     if sizes is None or len(sizes) != stages or sum(sizes) != model.layers:
         sizes = _even(model.layers, stages)
-    if not {len(d.zero), len(d.recompute)} <= {1, model.layers}:
-        return None
     zeros: tuple[Zero, ...] = d.zero if data * d.cp > 1 else ("0",)
     recompute = d.recompute * model.layers if len(d.recompute) == 1 else d.recompute
     if d.block:
         recompute = _blocks(sizes, d.block, d.recompute[0])
+    rows = zip(zeros * model.layers if len(zeros) == 1 else zeros, recompute, strict=True)
     plan = Plan(
         model=model,
         cluster=job.cluster,
@@ -155,25 +143,39 @@ def plan_of_decisions(job: CompleteJob, decided: Decisions) -> Plan | None:
             tensor=d.tp,
             data=data,
             microbatch=d.mbs,
-            microbatches=job.job.global_batch // share,
+            microbatches=job.job.global_batch // (data * d.mbs),
             chunks=d.vpp,
             sequence_parallel=d.sp,
             schedule="interleaved" if d.vpp > 1 else d.schedule,
             context=d.cp,
         ),
         sizes=sizes,
-        strategies=tuple(
-            Strategy(zero, modules)
-            for zero, modules in zip(
-                zeros * model.layers if len(zeros) == 1 else zeros, recompute, strict=True
-            )
-        ),
+        strategies=tuple(Strategy(zero, modules) for zero, modules in rows),
     )
     try:
         check_plan(plan)
     except InputError:
         return None
     return plan
+
+
+def _contradicts(job: CompleteJob, d: Decisions) -> bool:
+    """Whether something does not divide what it must, or crosses a node."""
+    model, node, length = job.model, job.cluster.devices_per_node, job.job.sequence_length
+    data, left = divmod(job.cluster.devices, d.pp * d.tp * d.cp)
+    share = data * d.mbs
+    return bool(
+        left
+        or share == 0
+        or job.job.global_batch % share
+        or d.pp * d.vpp > model.layers
+        or (d.cp > 1 and length % (2 * d.cp))
+        or (model.kv_heads % d.tp and d.tp % model.kv_heads)
+        or model.ffn_hidden % d.tp
+        or (d.tp > node and d.tp % node)
+        or (d.sp and (d.tp == 1 or length // d.cp % d.tp))
+        or not {len(d.zero), len(d.recompute)} <= {1, model.layers}
+    )
 
 
 def smallest_change(

@@ -98,6 +98,23 @@ def test_a_plan_is_found_where_the_search_finds_one_and_fits(space: str, memory_
         assert sum(plan.sizes) == MODEL.layers
 
 
+@pytest.mark.parametrize("fixed", [(), ("cp=2",), ("pp=1", "tp=1"), ("zero=0",)])
+def test_context_ranks_are_among_what_is_tried(fixed: tuple[str, ...]) -> None:
+    """Long sequences, for which context ranks are allowed, against every configuration."""
+    used, answers = set(), []
+    for memory_gib in (2.2, 3.0, 4.0, 6.0):
+        for nodes in (1, 2):
+            question = asked(memory_gib, nodes, limits=(Pins.parse(fixed, ()), SCHEDULES))
+            question = replace(question, job=replace(JOB, sequence_length=4096, global_batch=2))
+            plan = fitting_plan(question)
+            assert (plan is not None) == any_plan(question)
+            answers.append(plan is not None)
+            if plan is not None:
+                used.add(plan.configuration.context)
+    assert set(answers) == {True, False}
+    assert fixed != ("cp=2",) or used == {2}
+
+
 def test_fitting_is_not_monotone_in_nodes() -> None:
     """The batch does not divide over three nodes of four devices: only more stages would do."""
     pins = Pins.parse(("pp=1", "tp=1"), ())
