@@ -101,6 +101,12 @@ class Certificate(msgspec.Struct, frozen=True):
         """SHA-256 of the input that the claim is about."""
         return input_hash(self.model, self.cluster, self.job, self.space, self.pins, self.schedules)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from ilp_parallel.notebook import certificate_html
+
+        return certificate_html(self)
+
 
 def input_hash(
     model: ModelSpec,

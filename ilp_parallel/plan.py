@@ -27,3 +27,9 @@ class Plan:
     configuration: Configuration
     sizes: tuple[int, ...]
     strategies: tuple[Strategy, ...]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from ilp_parallel.notebook import plan_html
+
+        return plan_html(self)
