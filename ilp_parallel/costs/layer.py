@@ -213,16 +213,18 @@ class LayerCosting:
         )
 
     def _flash(self) -> tuple[Work, Work]:
-        machine, length = self.machine, self.job.sequence_length
-        share = length / (length + c.FLASH_SEQUENCE_HALF)
+        """Flash attention; a ring calls it once per block of keys, each of a rank's length."""
+        machine, length, calls = self.machine, self.job.sequence_length, self.ring.ranks
+        block = length / calls
+        share = block / (block + c.FLASH_SEQUENCE_HALF)
         share *= min(1.0, self.model.head_dim / c.FLASH_HEAD_DIM_FULL) ** 0.25
         causal = 2.0 * self.tokens * length * self.shapes.query
         forward = causal / (machine.flash_forward_flops * share)
         backward = causal * c.FLASH_BACKWARD_FACTOR / (machine.flash_backward_flops * share)
-        launch = c.KERNEL_LAUNCH_S
+        launch = calls * c.KERNEL_LAUNCH_S
         return (
-            Work(attention_s=forward + launch, kernels=1),
-            Work(attention_s=backward + launch, kernels=2),
+            Work(attention_s=forward + launch, kernels=calls),
+            Work(attention_s=backward + launch, kernels=2 * calls),
         )
 
     def _scores(self) -> tuple[Work, Work]:
