@@ -47,7 +47,11 @@ def read_plan(path: str) -> Plan:
     InputError
         If the file holds no plan or a plan that contradicts itself.
     """
-    data = read_document(path, MAX_RESULT_BYTES)
+    return plan_of_document(read_document(path, MAX_RESULT_BYTES), path)
+
+
+def plan_of_document(data: Document, path: str) -> Plan:
+    """The plan of a document that was read from ``path``; same errors."""
     inner = data.get("plan", data)
     if not isinstance(inner, dict) or inner.get("schema") != PLAN_SCHEMA:
         raise InputError(
@@ -146,7 +150,11 @@ def read_certificate(path: str) -> Certificate:
     InputError
         If the file holds no certificate.
     """
-    data = read_document(path, MAX_RESULT_BYTES)
+    return certificate_of_document(read_document(path, MAX_RESULT_BYTES), path)
+
+
+def certificate_of_document(data: Document, path: str) -> Certificate:
+    """The certificate of a document that was read from ``path``; same errors."""
     inner = data.get("certificate", data)
     try:
         return msgspec.convert(inner, Certificate, strict=True)
