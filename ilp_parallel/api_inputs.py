@@ -11,6 +11,7 @@ import signal
 import tempfile
 import threading
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -306,6 +307,14 @@ class _SearchWords:
 
 
 def _converted(words: object, kind: type[Words]) -> Words:
+    """Values with their types checked; integers of numpy and pandas are integers."""
+    if isinstance(words, dict):
+        words = {
+            name: int(value)
+            if isinstance(value, Integral) and not isinstance(value, bool)
+            else value
+            for name, value in words.items()
+        }
     try:
         return msgspec.convert(words, kind)
     except (msgspec.ValidationError, OverflowError) as error:

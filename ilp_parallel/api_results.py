@@ -34,7 +34,7 @@ ResultTable = Literal["stages", "terms", "shares", "fates", "configurations"]
 """Those of a plan, and of its certificate: counts by fate; every configuration."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PricedPlan:
     """A plan and what the cost model says of it (source: ``docs/cost_model.md``)."""
 
@@ -77,6 +77,9 @@ class PricedPlan:
 
         return prediction_document(self.plan, self.prediction)
 
+    def __repr__(self) -> str:
+        return f"<PricedPlan {self.step_time_s:.6f} s, {self.plan.configuration.name}>"
+
     def _shares(self) -> Table:
         from ilp_parallel.predicting import step_shares
 
@@ -98,7 +101,7 @@ class PricedPlan:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verification:
     """The checks of a certificate, made without any solver; true where all passed."""
 
@@ -117,6 +120,10 @@ class Verification:
 
     def __bool__(self) -> bool:
         return self.verified
+
+    def __repr__(self) -> str:
+        verdict = "accepted" if self.verified else f"REJECTED, {len(self.failed)} failed"
+        return f"<Verification {verdict}: {len(self.checks)} checks>"
 
     def document(self) -> dict[str, object]:
         """The JSON of ``verify``, as plain data."""
@@ -139,7 +146,7 @@ class Verification:
         return notebook.framed(notebook.facts_html(title, facts))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """What ``plan`` found out.
 

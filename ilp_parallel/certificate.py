@@ -8,7 +8,7 @@ it can be re-derived by ``ilp_parallel.verify`` without a solver. Values are tic
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -18,6 +18,9 @@ from ilp_parallel.spaces import Pins, Refusal
 from ilp_parallel.specs.cluster import ClusterSpec
 from ilp_parallel.specs.job import JobSpec
 from ilp_parallel.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from ilp_parallel.notebook import Printer
 
 SCHEMA = "ilp_parallel.certificate/1"
 
@@ -100,6 +103,10 @@ class Certificate(msgspec.Struct, frozen=True):
     def input_hash(self) -> str:
         """SHA-256 of the input that the claim is about."""
         return input_hash(self.model, self.cluster, self.job, self.space, self.pins, self.schedules)
+
+    def _repr_pretty_(self, printer: Printer, cycle: bool) -> None:
+        """A line where there is no HTML; ``repr`` has everything."""
+        printer.text(f"<Certificate of {self.model.name} on {self.cluster.name}: {self.status}>")
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ilp_parallel.costs.model import CostModel
 
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from ilp_parallel.certificate import Certificate, SearchStatus
     from ilp_parallel.costs.breakdown import Prediction
     from ilp_parallel.plan import Plan
+
+
+class Printer(Protocol):
+    """What IPython hands to ``_repr_pretty_`` for text beside HTML."""
+
+    def text(self, text: str) -> None:
+        """Add some text."""
+
 
 Row = dict[str, object]
 """A row by column. Units are part of the names of columns: ``forward_s``, ``memory_bytes``."""
@@ -43,12 +51,15 @@ FATES = {
 _SHARES = ("share", "excess", "below_optimum")
 """Columns of fractions, which HTML shows in per cent."""
 
+_WIDE = 8
+"""Columns beyond which a table is wide (chosen)."""
+
 _GIB = 1 << 30
 _LINE = "1px solid color-mix(in srgb, currentColor 30%, transparent)"
 _CELL = "padding:.15em .6em;background:transparent;color:inherit;border:0;"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Table:
     """Rows with the same columns, in a notebook an HTML table.
 
@@ -92,7 +103,11 @@ class Table:
         """Whether a column holds integers and absent values."""
         return {type(row[name]) for row in self.rows} == {int, type(None)}
 
+    def __repr__(self) -> str:
+        return f"<Table {self.title}: {len(self)} rows>"
+
     def _repr_html_(self) -> str:
+        """What a notebook shows."""
         return table_html(self)
 
 
@@ -192,18 +207,22 @@ def _strategies(plan: Plan, group: int) -> str:
 
 
 def table_html(table: Table) -> str:
-    """A table; times in ms, memory in GiB, fractions in %, numbers right-aligned."""
+    """A table; times in ms, memory in GiB, fractions in %, numbers right-aligned.
+
+    Of a wide table the columns that say the same in every row become a line above it.
+    """
+    title, columns = _caption(table), _varying(table)
     head = "".join(
         f'<th scope="col" style="{_CELL}text-align:{_side(table, name)};font-weight:600;'
         f'border-bottom:{_LINE}">{escape(_heading(name))}</th>'
-        for name in table.columns
+        for name in columns
     )
     body = "".join(
         "<tr>"
         + "".join(
             f'<td style="{_CELL}text-align:{_side(table, name)};white-space:normal">'
             f"{escape(_shown(name, row.get(name)))}</td>"
-            for name in table.columns
+            for name in columns
         )
         + "</tr>"
         for row in table.rows[:MOST_ROWS]
@@ -214,9 +233,25 @@ def table_html(table: Table) -> str:
         '<table style="border-collapse:collapse;font-variant-numeric:tabular-nums;color:inherit;'
         'margin:.3em 0">'
         f'<caption style="caption-side:top;text-align:left;color:inherit;font-style:italic">'
-        f"{escape(table.title)}</caption>"
+        f"{escape(title)}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
     )
+
+
+def _varying(table: Table) -> list[str]:
+    """Columns that are worth showing."""
+    if len(table.columns) <= _WIDE or len(table) < 2:
+        return list(table.columns)
+    first = table.rows[0]
+    return [c for c in table.columns if any(row[c] != first[c] for row in table.rows)]
+
+
+def _caption(table: Table) -> str:
+    """The title, and what the columns left out say."""
+    shown = _varying(table)
+    same = {c: table.rows[0][c] for c in table.columns if c not in shown}
+    parts = [f"{_heading(c)} {_shown(c, v)}" for c, v in same.items() if v is not None]
+    return " · ".join([table.title, *parts])
 
 
 def facts_html(title: str, facts: Mapping[str, str]) -> str:

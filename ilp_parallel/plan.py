@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ilp_parallel.configuration import Configuration, Strategy
+    from ilp_parallel.notebook import Printer
     from ilp_parallel.specs.cluster import ClusterSpec
     from ilp_parallel.specs.job import JobSpec
     from ilp_parallel.specs.model import ModelSpec
@@ -27,6 +28,12 @@ class Plan:
     configuration: Configuration
     sizes: tuple[int, ...]
     strategies: tuple[Strategy, ...]
+
+    def _repr_pretty_(self, printer: Printer, cycle: bool) -> None:
+        """A line where there is no HTML; ``repr`` has everything."""
+        printer.text(
+            f"<Plan of {self.model.name} on {self.cluster.name}: {self.configuration.name}>"
+        )
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
