@@ -175,7 +175,6 @@ def proof(facts: Facts) -> Html:
                     ("what would bring it back", "reason code", "groups"),
                     rules,
                     "groups of configurations excluded by rules",
-                    text_columns=2,
                 ),
             ),
             el(
@@ -270,7 +269,7 @@ def stage_map(facts: Facts) -> Html:
     return joined(
         (
             _map_bars(facts, ends),
-            table(header, rows, "stages; times of one microbatch", text_columns=5),
+            table(header, rows, "stages; times of one microbatch"),
             el(
                 "p",
                 f"Ranks count tensor first, then context and data, then pipeline; a stage has "

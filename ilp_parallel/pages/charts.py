@@ -48,7 +48,7 @@ _KIND_COLOURS = {"bound": "s1", "optimum": "s3", "heuristic": "s4", "simulated":
 _PHASE_COLOURS = {"microbatches": "s1", "bubble": "s8", "once per step": "s3"}
 
 GIB = 1 << 30
-WIDTH = 5.0
+WIDTH = 4.5
 """Width of a figure (inches of 72 units)."""
 
 CURVES = 8
@@ -66,14 +66,14 @@ def _colour(name: str) -> str:
 
 
 def _figure(
-    height: float, left: float, bottom: float = 0.48, top: float = 0.12
+    height: float, left: float, bottom: float = 0.48, top: float = 0.12, right: float = 0.15
 ) -> tuple[Figure, Axes]:
     """A figure with one pair of axes; all margins in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height))
     axes = figure.add_axes(
-        (left / WIDTH, bottom / height, (WIDTH - left - 0.15) / WIDTH, 1 - (bottom + top) / height)
+        (left / WIDTH, bottom / height, (WIDTH - left - right) / WIDTH, 1 - (bottom + top) / height)
     )
     _dress(axes)
     return figure, axes
@@ -84,9 +84,9 @@ def _dress(axes: Axes) -> None:
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(_colour("grid"))
-    axes.tick_params(colors=_colour("quiet"), labelsize=9, length=3)
-    axes.xaxis.label.set(color=_colour("quiet"), size=9)
-    axes.yaxis.label.set(color=_colour("quiet"), size=9)
+    axes.tick_params(colors=_colour("quiet"), labelsize=9.5, length=3)
+    axes.xaxis.label.set(color=_colour("quiet"), size=9.5)
+    axes.yaxis.label.set(color=_colour("quiet"), size=9.5)
 
 
 def _plain(text: str) -> str:
@@ -134,7 +134,7 @@ def draw_waterfall(shares: Sequence[Share], step_s: float) -> Figure:
         named.add(share.part)
         colour = _colour(_PHASE_COLOURS[share.part])
         axes.barh(row, share.seconds, 0.7, start, color=colour, label=label)
-        text = f"{_seconds(share.seconds)}  {100 * share.share:.1f} %"
+        text = f"{_seconds(share.seconds)}, {100 * share.share:.1f} %"
         _beside(axes, start, start + share.seconds, row, text, step_s)
         start += share.seconds
     axes.barh(len(shown), step_s, 0.7, color=_colour("ink"))
@@ -146,11 +146,15 @@ def draw_waterfall(shares: Sequence[Share], step_s: float) -> Figure:
 
 
 def _beside(axes: Axes, start: float, end: float, row: int, text: str, whole: float) -> None:
-    """A text right of a bar, or left of it where there is more room."""
+    """A text in a wide bar, else right of it, or left of it where there is more room."""
+    if end - start > 0.5 * whole:
+        x = end - 0.012 * whole
+        axes.text(x, row, text, va="center", ha="right", fontsize=9, color=_colour("on1"))
+        return
     left = start > whole - end
     x = start - 0.012 * whole if left else end + 0.012 * whole
     align = "right" if left else "left"
-    axes.text(x, row, text, va="center", ha=align, fontsize=8.5, color=_colour("ink"))
+    axes.text(x, row, text, va="center", ha=align, fontsize=9, color=_colour("ink"))
 
 
 def _seconds(value: float) -> str:
@@ -212,13 +216,13 @@ def draw_memory_curves(played: Played, tick_s: float) -> Figure:
     from matplotlib.figure import Figure
 
     stages = curve_stages(played)
-    height = 0.62 + 0.62 * len(stages)
+    height = 0.7 + 0.74 * len(stages)
     figure = Figure(figsize=(WIDTH, height))
     limit = int(played.instance.capacity_bytes.max()) / GIB
     top = 1.06 * max(limit, *(c.peak_bytes / GIB for c in played.simulation.memory))
     end = played.simulation.step_ticks * tick_s
     for row, stage in enumerate(stages):
-        place = (0.125, (height - 0.1 - 0.62 * (row + 1)) / height, 0.855, 0.52 / height)
+        place = (0.125, (height - 0.18 - 0.74 * (row + 1) + 0.1) / height, 0.855, 0.5 / height)
         axes = figure.add_axes(place)
         _dress(axes)
         times, held = _thinned(played.simulation.memory[stage])
@@ -228,11 +232,11 @@ def draw_memory_curves(played: Played, tick_s: float) -> Figure:
         axes.set(xlim=(0, end), ylim=(0, top))
         axes.set_yticks([0, round(own)])
         axes.text(
-            0.012 * end,
-            0.09 * top,
+            0.0,
+            1.04 * top,
             f"stage {stage}, peak {held.max() / GIB:.1f} GiB",
-            fontsize=8.5,
-            color=_colour("on1"),
+            fontsize=9,
+            color=_colour("ink"),
         )
         if stage != stages[-1]:
             axes.tick_params(labelbottom=False)
@@ -277,7 +281,7 @@ def draw_sensitivity(sensitivities: Sequence[Sensitivity], base_s: float, change
             align = "left" if value >= 0 else "right"
             text = f"{value:+.2f} %"
             axes.text(
-                value + aside, row, text, va="center", ha=align, fontsize=8.5, color=_colour("ink")
+                value + aside, row, text, va="center", ha=align, fontsize=9, color=_colour("ink")
             )
     axes.axvline(0, color=_colour("quiet"), linewidth=1)
     _rows(axes, [s.name for s in shown])
@@ -291,7 +295,9 @@ def draw_ladder(ladder: Ladder, title: str | None = None) -> Figure:
     """Rungs by their distance from the optimum on an axis that is linear only near zero."""
     rungs = [r for r in (*ladder.rungs, *ladder.beside) if r["below_optimum"] is not None]
     height = 0.98 + 0.25 * len(rungs) + (0.25 if title else 0)
-    figure, axes = _figure(height, left=1.5, top=0.62 if title else 0.36)
+    above = any(cast("float", rung["below_optimum"]) < 0 for rung in rungs)
+    right = 0.3 if above else 1.3  # room for texts right of the optimum
+    figure, axes = _figure(height, left=1.5, top=0.62 if title else 0.36, right=right)
     named: set[str] = set()
     for row, rung in enumerate(rungs):
         kind = str(rung["kind"])
@@ -304,13 +310,13 @@ def draw_ladder(ladder: Ladder, title: str | None = None) -> Figure:
         align, aside = ("right", -7) if distance > 0 else ("left", 7)
         x = 0.0 if distance else distance
         axes.annotate(
-            f"{rung['step_time_s']:.4g} s  {distance:+.3g} %" if distance else _value(rung),
+            f"{rung['step_time_s']:.4f} s, {distance:+.3g} %" if distance else _value(rung),
             (x, row),
             xytext=(aside, 0),
             textcoords="offset points",
             va="center",
             ha=align,
-            fontsize=8.5,
+            fontsize=9,
             color=_colour("ink"),
         )
     _distance_axis(axes, [-100.0 * cast("float", r["below_optimum"]) for r in rungs])
@@ -323,7 +329,7 @@ def draw_ladder(ladder: Ladder, title: str | None = None) -> Figure:
 
 
 def _value(rung: Rung) -> str:
-    return f"{rung['step_time_s']:.6f} s"
+    return f"{rung['step_time_s']:.4f} s"
 
 
 def _distance_axis(axes: Axes, distances: Sequence[float]) -> None:
@@ -334,7 +340,9 @@ def _distance_axis(axes: Axes, distances: Sequence[float]) -> None:
     least, most = -(10.0 ** _exponent(-low)), 10.0 ** _exponent(high)
     axes.set_xlim(1.5 * least, 1.5 * most)
     ticks = [0.0]
-    for edge in (least, most):
+    for edge, used in ((least, low < 0), (most, high > 0)):
+        if not used:
+            continue
         sign = 1 if edge > 0 else -1
         ticks += [sign * 10.0**k for k in range(-2, _exponent(abs(edge)) + 1, 2)]
     axes.set_xticks(ticks, [f"{t:+g}" if t else "0" for t in ticks])

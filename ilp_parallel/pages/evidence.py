@@ -11,7 +11,7 @@ from ilp_parallel.memory_table import PARTS
 from ilp_parallel.pages import charts
 from ilp_parallel.pages.about import FATES
 from ilp_parallel.pages.facts import CHANGE
-from ilp_parallel.pages.html import Html, details, el, joined, table
+from ilp_parallel.pages.html import Html, beside, details, el, joined, table
 from ilp_parallel.pages.rivals import WITHIN
 from ilp_parallel.predicting import FLOP_CONVENTION, step_shares
 
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from ilp_parallel.pages.timeline import TimelineData
 
 GIB = charts.GIB
+
+
+_LONG = re.compile(r"-?\d+\.\d{3,}")
+
+
+def _shorter(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}"
 
 
 def chart(name: str, figure: Figure, label: str, caption: str = "") -> Html:
@@ -40,7 +47,7 @@ def chart(name: str, figure: Figure, label: str, caption: str = "") -> Html:
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"([^>]*?) width="[^"]*"', r"\1\2", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"([^>]*?) height="[^"]*"', r"\1\2", svg, count=1)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", svg)
+    svg = re.sub(r"<[^>]*>", lambda tag: _LONG.sub(_shorter, tag[0]), svg)
     svg = re.sub(r"\s*\n\s*", " ", svg)
     svg = re.sub(r"font: (\d+(?:\.\d+)?)px [^;\"]*", r"font-size: \1px", svg)
     for colour, value in charts.COLOURS.items():
@@ -185,7 +192,7 @@ def memory(facts: Facts) -> Html:
     numbers = table(header, rows, "memory by stage and part (GiB on each device)")
     return joined(
         (
-            el("div", *parts, attrs={"class": "pair"}),
+            beside(*parts),
             details("Memory as a table (GiB)", numbers),
         )
     )
@@ -197,12 +204,12 @@ def time_goes(facts: Facts) -> Html:
     step = facts.prediction.step_time_s
     rounded = facts.ticks * facts.tick_s
     rows: list[tuple[str, ...]] = [
-        (s.term.replace("_", " "), s.part, f"{1e3 * s.seconds:.2f}", f"{100 * s.share:.2f}")
+        (s.term.replace("_", " "), s.part, f"{1e3 * s.seconds:,.2f}", f"{100 * s.share:.2f}")
         for s in shares
         if s.seconds > 0
     ]
     total = sum(s.seconds for s in shares)
-    rows.append(("step", "", f"{1e3 * total:.2f}", f"{100 * total / step:.2f}"))
+    rows.append(("step", "", f"{1e3 * total:,.2f}", f"{100 * total / step:.2f}"))
     figure = chart(
         "waterfall",
         charts.draw_waterfall(shares, step),
@@ -213,11 +220,7 @@ def time_goes(facts: Facts) -> Html:
     conventions = el("ul", *(el("li", line) for line in FLOP_CONVENTION))
     return joined(
         (
-            figure,
-            details(
-                "Terms as a table",
-                table(("term", "part", "ms", "share %"), rows, "terms of the step", 2),
-            ),
+            beside(figure, table(("term", "part", "ms", "share %"), rows, "terms of the step")),
             details("How FLOPs are counted", conventions),
         )
     )
@@ -253,15 +256,15 @@ def ladder(facts: Facts) -> Html:
                 f"of the same plan, not a bound.{where}",
             )
         )
-    parts.append(table(header, rows, "bounds with the time each took", 2))
-    return joined(parts)
+    parts.append(table(header, rows, "bounds with the time each took"))
+    return beside(*parts)
 
 
 def sensitivity(facts: Facts) -> Html:
     """The same plan on slightly other machines."""
     base = facts.prediction.step_time_s
     rows = [
-        (s.name, *(f"{x:.4f}" for s_ in [s] for x in (s_.lowered_s, base, s_.raised_s)))
+        (s.name, f"{s.lowered_s:.4f}", f"{base:.4f}", f"{s.raised_s:.4f}")
         for s in facts.sensitivities
     ]
     share = f"{100 * CHANGE:.0f} %"
@@ -272,16 +275,14 @@ def sensitivity(facts: Facts) -> Html:
     if facts.plan.job.layer_times:
         caption += " Measured layer times do not change with the rates."
     header = ("rate", f"{share} lower s", "as it is s", f"{share} higher s")
-    return joined(
-        (
-            chart(
-                "sensitivity",
-                charts.draw_sensitivity(facts.sensitivities, base, CHANGE),
-                "Change of the step time when one rate is lower or higher",
-                caption,
-            ),
-            details("Sensitivity as a table", table(header, rows, "step time by rate")),
-        )
+    return beside(
+        chart(
+            "sensitivity",
+            charts.draw_sensitivity(facts.sensitivities, base, CHANGE),
+            "Change of the step time when one rate is lower or higher",
+            caption,
+        ),
+        table(header, rows, "step time by rate"),
     )
 
 
@@ -316,7 +317,7 @@ def rivals(facts: Facts) -> Html:
     )
     return joined(
         (
-            table(header, [row(rival) for rival in ranked], "configurations that lost", 2),
+            table(header, [row(rival) for rival in ranked], "configurations that lost"),
             el(
                 "p",
                 f"The {len(ranked)} of {found.closed:,} configurations closed by a bound whose "

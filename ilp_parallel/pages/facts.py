@@ -240,7 +240,14 @@ def _ladder(
 ) -> Ladder:
     """A ladder that is quick to climb, or the one of a file."""
     if path is not None:
-        return _read_ladder(path)
+        if claim is None:
+            fix = "give the result of solve"
+            raise InputError("BOUNDS_WITHOUT_CERTIFICATE", "--bounds with a plan alone", fix)
+        found = _read_ladder(path)
+        if found.input_hash != claim.certificate.input_hash:
+            fix = "run bounds with the options of solve"
+            raise InputError("LADDER_OF_ANOTHER_JOB", f"{shown(path)} is of another search", fix)
+        return found
     space = plan.space if plan.space in SPACES else "mixed"
     pins = Pins() if claim is None else claim.certificate.pins
     instance = InstanceBuilder(costs, get_space(space), pins).build(plan.configuration)
@@ -255,7 +262,9 @@ def _read_ladder(path: str) -> Ladder:
     if data.get("schema") != LADDER_SCHEMA or not all(isinstance(v, list) for v in lists):
         raise _no_ladder(path)
     rungs, beside = ([_read_rung(path, rung) for rung in v] for v in lists if isinstance(v, list))
-    return Ladder(rungs, beside)
+    instance = data.get("instance")
+    digest = instance.get("hash") if isinstance(instance, dict) else None
+    return Ladder(rungs, beside, digest if isinstance(digest, str) else None)
 
 
 def _read_rung(path: str, rung: object) -> Rung:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,15 +35,19 @@ def el(tag: str, *children: str, attrs: Mapping[str, str] | None = None) -> Html
     return Html(f"<{tag}{words}>{joined(children)}</{tag}>")
 
 
-def table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], caption: str, text_columns: int = 1
-) -> Html:
-    """A table that scrolls by itself where it is wide; columns after the first are numbers."""
+_NUMBER = re.compile(r"[-+]?[\d,.]+|-")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> Html:
+    """A table that scrolls by itself where it is wide; columns of numbers are right-aligned."""
+    numbers = [
+        all(_NUMBER.fullmatch(row[i]) for row in rows) and len(rows) > 0 for i in range(len(header))
+    ]
 
     def cells(tag: str, row: Sequence[str]) -> list[Html]:
         return [
-            el(tag, cell, attrs={} if i < text_columns else {"class": "number"})
-            for i, cell in enumerate(row)
+            el(tag, cell, attrs={"class": "number"} if is_number else {})
+            for cell, is_number in zip(row, numbers, strict=True)
         ]
 
     head = el("thead", el("tr", *cells("th", header)))
@@ -53,6 +58,11 @@ def table(
         inner,
         attrs={"class": "scroll", "tabindex": "0", "role": "region", "aria-label": caption},
     )
+
+
+def beside(*parts: Html) -> Html:
+    """Parts in two columns where there is room."""
+    return el("div", *parts, attrs={"class": "pair"})
 
 
 def details(summary: str, *children: str) -> Html:

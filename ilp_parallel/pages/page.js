@@ -108,6 +108,7 @@
 
   const say = (ticks, digits) => {
     const s = ticks * tick;
+    if (s === 0) return "0 s";
     if (Math.abs(s) >= 1) return `${s.toFixed(digits ?? 4)} s`;
     if (Math.abs(s) >= 1e-3) return `${(1e3 * s).toFixed(digits ?? 3)} ms`;
     return `${(1e6 * s).toFixed(digits ?? 1)} µs`;
@@ -144,12 +145,19 @@
     const lane = lanes[s], group = groups[s], y = top(s) + 1, height = rowHeight - 2;
     const path = { f: "", b: "", r: "", t: "" };
     const last = { f: -9, b: -9 };
-    let seen = 0;
+    let seen = 0, held = null;  // the left end of a run of operations too thin to draw one by one
     for (let i = firstVisible(lane); i < lane.start.length && lane.start[i] < to; i++) {
       const kind = lane.code[i] & 1 ? "b" : "f";
-      const left = Math.max(x(lane.start[i]), GUTTER), right = Math.min(x(lane.end[i]), width() - RIGHT);
+      let left = Math.max(x(lane.start[i]), GUTTER);
+      const right = Math.min(x(lane.end[i]), width() - RIGHT);
       seen++;
-      if (right - last[kind] < 0.5) continue;
+      if (held && (held.kind !== kind || left - held.right > 0.5)) held = null;
+      if (right - last[kind] < 0.5) {
+        held = { kind, left: held ? held.left : left, right };
+        continue;
+      }
+      if (held) left = held.left;
+      held = null;
       last[kind] = right;
       path[kind] += box(left, right - (right - left > 3 ? 0.6 : 0), y, height);
       let clear = left;
@@ -256,9 +264,9 @@
     svg.append(node("path", { d, class: "held" }));
     const limit = y(group.capacity * mib);
     svg.append(node("path", { d: `M${GUTTER} ${limit}H${width() - RIGHT}`, class: "most" }));
-    svg.append(node("text", { x: GUTTER, y: memoryTop - 7, class: "strong" },
-      `memory of stage ${stage}: peak ${(group.peak * mib / 1024).toFixed(1)} GiB, ` +
-      `usable ${(group.capacity * mib / 1024).toFixed(1)} GiB`));
+    svg.append(node("text", { x: 6, y: memoryTop - 7, class: "strong" },
+      `memory of stage ${stage}: peak ${(group.peak * mib / 1024).toFixed(1)} of ` +
+      `${(group.capacity * mib / 1024).toFixed(1)} GiB usable`));
     svg.append(node("text", { x: GUTTER - 5, y: base, "text-anchor": "end" }, "0 GiB"));
     svg.append(node("text", { x: GUTTER - 5, y: +limit + 4, "text-anchor": "end" },
       `${(group.capacity * mib / 1024).toFixed(0)} GiB`));

@@ -27,7 +27,7 @@ def exports(snippets: Sequence[Snippet]) -> Html:
         parts.append(el("p", "No framework can express this plan."))
     if refused:
         header = ("framework", "name", "why it cannot run this plan")
-        rows = table(header, refused, "frameworks that cannot run this plan", 3)
+        rows = table(header, refused, "frameworks that cannot run this plan")
         parts.append(details(f"{len(refused)} frameworks cannot run this plan", rows))
     return joined(parts)
 
