@@ -28,6 +28,7 @@ from ilp_parallel.cli_options import (
     search_options,
     write_result,
 )
+from ilp_parallel.cli_report import Traced, draw_bounds, report, require_picture
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import complete_job
 
@@ -48,7 +49,7 @@ def cli() -> None:
     """Prove optimal parallel training plans for large models."""
 
 
-for _command in (predict, validate, calibrate, memory, min_gpus, explain, check):
+for _command in (predict, validate, calibrate, memory, min_gpus, explain, check, report):
     cli.add_command(_command)
 
 
@@ -59,8 +60,14 @@ for _command in (predict, validate, calibrate, memory, min_gpus, explain, check)
 @search_options
 @output_options
 @click.option("--cross-check", is_flag=True, help="Solve the winner again with CP-SAT.")
+@click.option("--trace", metavar="FILE", help="Bound and incumbent over time: .csv, .svg or .png.")
 def solve(
-    model: str, output: str, style: Format | None, cross_check: bool, **words: object
+    model: str,
+    output: str,
+    style: Format | None,
+    cross_check: bool,
+    trace: str | None,
+    **words: object,
 ) -> None:
     """Prove the optimal plan of MODEL, a preset or a file."""
     from ilp_parallel.plan_files import require_target
@@ -72,9 +79,11 @@ def solve(
     job = exchanged_job(model, words)
     options = read_search_options(words)
     with Live(options) as live:
-        answer = run(job, live.options, started=started)
+        traced = Traced(trace, live.options)
+        answer = run(job, traced.options, started=started)
         if cross_check:
             _cross_check(answer)
+    traced.write(answer)
     style = chosen_style(style, output)
     if style == "json":
         document = answer_document(answer)
@@ -118,18 +127,29 @@ def compare(models: tuple[str, ...], output: str, style: Format | None, **words:
 @click.argument("model")
 @job_options
 @search_options
+@click.option("--plot", metavar="FILE", help="Draw the ladder: .svg or .png.")
 @output_options
-def bounds(model: str, output: str, style: Format | None, **words: object) -> None:
-    """Bounds on the winning configuration: work, Lagrangian, LP of each formulation, optimum."""
-    from ilp_parallel.ladder import ladder, ladder_text
+def bounds(
+    model: str, plot: str | None, output: str, style: Format | None, **words: object
+) -> None:
+    """Bounds on the winning configuration: work, Lagrangian, LP of each formulation, optimum.
 
+    Beside them the plans of the heuristics and the simulated time of the winning plan.
+    """
+    from ilp_parallel.ladder import ladder, ladder_document, ladder_text
+    from ilp_parallel.plan_files import require_target
+
+    require_target(output)
+    require_picture(plot)
     job = complete_job(job_request(model, words))
     options = read_search_options(words)
     with Live(options) as live:
-        rungs = ladder(job, live.options)
+        found = ladder(job, live.options)
     style = chosen_style(style, output)
-    document = {"schema": "ilp_parallel.bounds/1", "unit": "numerator ticks", "rungs": rungs}
-    write_result(output, json_text(document) if style == "json" else ladder_text(rungs, style))
+    text = json_text(ladder_document(found)) if style == "json" else ladder_text(found, style)
+    write_result(output, text)
+    if plot is not None:
+        draw_bounds(plot, f"{job.model.name} on {job.cluster.name}", found)
 
 
 @cli.command()
