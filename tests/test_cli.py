@@ -15,8 +15,10 @@ import pytest
 
 from ilp_parallel.cli import main
 from ilp_parallel.cli_options import Live
+from ilp_parallel.comparing import Methods
 from ilp_parallel.planner import DisagreementError
 from tests.costs.cases import gpt
+from tests.small_jobs import fixed_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -361,7 +363,7 @@ def test_compare(run: Callable[..., Ran], model: Path) -> None:
     assert ran.code == 0
     best, *others = json.loads(ran.out)["rows"]
     assert best["excess"] == 0
-    assert {row["method"] for row in others} == {"megatron_rules", "uniform_sweep"}
+    assert [row["method"] for row in others] == list(Methods().names)
     for row in others:
         assert row["objective"] >= best["objective"]
         assert row["excess"] >= 0
@@ -439,10 +441,12 @@ class StoppedWithPlan(Live):
 
 
 def test_stopped_search_with_a_plan_says_how_far_it_may_be(
-    run: Callable[..., Ran], model: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., Ran], model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("ilp_parallel.cli.Live", StoppedWithPlan)
-    space = ("--space", "megatron", "--reserve-gib", "76.3466796875")
+    profile = tmp_path / "fixed.json"
+    profile.write_text(json.dumps(fixed_profile()))
+    space = ("--space", "megatron", "--reserve-gib", "76.3466796875", "--profile", profile)
     ran = run("solve", changed(model, layers=6), *JOB, *space, "--format", "json")
     document = json.loads(ran.out)
     assert (ran.code, document["status"]) == (4, "feasible")
