@@ -84,7 +84,11 @@ def ladder(job: CompleteJob, options: SearchOptions) -> Ladder:
 
 
 def quick_ladder(
-    instance: PipelineInstance, plan: Plan, simulated_ticks: int | None, most_cells: int
+    instance: PipelineInstance,
+    plan: Plan,
+    ticks: int,
+    simulated_ticks: int | None,
+    most_cells: int,
 ) -> Ladder:
     """The same for a plan that is known, without solvers of integer programs and heuristics.
 
@@ -92,12 +96,15 @@ def quick_ladder(
     ----------
     instance
         That of the plan's configuration, folded.
+    ticks
+        Step time of the plan; the optimum is looked for up to there first.
     simulated_ticks
         Simulated step time of the plan; None: not known.
     most_cells
         Linear relaxations over more (layer, strategy, stage) triples than this are left out.
     """
-    rungs = bound_rungs(instance, plan, most_cells)
+    cutoff = ticks * instance.objective.divisor + 1
+    rungs = bound_rungs(instance, plan, most_cells, cutoff)
     beside = []
     if simulated_ticks is not None:
         simulated = float(simulated_ticks * instance.objective.divisor)
@@ -107,11 +114,15 @@ def quick_ladder(
 
 
 def bound_rungs(
-    instance: PipelineInstance, plan: Plan, most_cells: int | None = None
+    instance: PipelineInstance,
+    plan: Plan,
+    most_cells: int | None = None,
+    cutoff: int | None = None,
 ) -> list[Rung]:
     """Lower bounds on an instance and its optimum by the dynamic program.
 
-    Linear relaxations of more than ``most_cells`` are left out.
+    Linear relaxations of more than ``most_cells`` are left out. The optimum is first looked for
+    below ``cutoff``, which is quicker.
     """
     divisor = instance.objective.divisor
     rungs: list[Rung] = []
@@ -132,7 +143,7 @@ def bound_rungs(
                 lambda: float(lagrangian_bound(instance, multipliers)),
             )
         )
-    rungs.append(_rung("dynamic program", "optimum", lambda: _exact(instance)))
+    rungs.append(_rung("dynamic program", "optimum", lambda: _exact(instance, cutoff)))
     return rungs
 
 
@@ -188,8 +199,10 @@ def _relaxation(name: str, instance: PipelineInstance, large: bool) -> Rung:
     )
 
 
-def _exact(instance: PipelineInstance) -> float | None:
-    optimum = two_level_dp(instance)
+def _exact(instance: PipelineInstance, cutoff: int | None) -> float | None:
+    optimum = two_level_dp(instance, cutoff)
+    if optimum is None and cutoff is not None:
+        optimum = two_level_dp(instance)
     return None if optimum is None else float(optimum.numerator)
 
 

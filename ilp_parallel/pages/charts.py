@@ -310,7 +310,7 @@ def draw_ladder(ladder: Ladder, title: str | None = None) -> Figure:
         align, aside = ("right", -7) if distance > 0 else ("left", 7)
         x = 0.0 if distance else distance
         axes.annotate(
-            f"{rung['step_time_s']:.4f} s, {distance:+.3g} %" if distance else _value(rung),
+            _value(rung, distance),
             (x, row),
             xytext=(aside, 0),
             textcoords="offset points",
@@ -328,8 +328,11 @@ def draw_ladder(ladder: Ladder, title: str | None = None) -> Figure:
     return figure
 
 
-def _value(rung: Rung) -> str:
-    return f"{rung['step_time_s']:.4f} s"
+def _value(rung: Rung, distance: float) -> str:
+    seconds = f"{rung['step_time_s']:.4f} s"
+    if not distance:
+        return seconds
+    return f"{seconds}, {distance:+.3g} %" if abs(distance) >= 1e-3 else f"{seconds}, <0.001 %"
 
 
 def _distance_axis(axes: Axes, distances: Sequence[float]) -> None:

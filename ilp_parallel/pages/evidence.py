@@ -12,7 +12,7 @@ from ilp_parallel.pages import charts
 from ilp_parallel.pages.about import FATES
 from ilp_parallel.pages.facts import CHANGE
 from ilp_parallel.pages.html import Html, beside, details, el, joined, table
-from ilp_parallel.pages.rivals import WITHIN
+from ilp_parallel.pages.rivals import WITHIN_PERCENT
 from ilp_parallel.predicting import FLOP_CONVENTION, step_shares
 
 if TYPE_CHECKING:
@@ -321,9 +321,9 @@ def rivals(facts: Facts) -> Html:
             el(
                 "p",
                 f"The {len(ranked)} of {found.closed:,} configurations closed by a bound whose "
-                "bounds are least, solved again for this page by the dynamic program, best plan "
-                "first. The proof needs only that no bound is below the chosen plan, so one of the "
-                "others may have a better plan than these.",
+                "bounds are least, solved again for this page by the dynamic program where not "
+                "too large, best plan first. The proof needs only that no bound is below the "
+                "chosen plan, so one of the others may have a better plan than these.",
                 attrs={"class": "quiet"},
             ),
         )
@@ -333,8 +333,10 @@ def rivals(facts: Facts) -> Html:
 def why(rival: Rival, tick_s: float) -> str:
     """The terms in which a rival's best plan loses most."""
     found = rival.contrast
+    if not rival.solved:
+        return "its bound suffices; large, so not solved again for this page"
     if found is None:
-        return f"no plan of it fits memory within {WITHIN} times the step time"
+        return f"no plan of it that fits takes less than {WITHIN_PERCENT} % more"
     changes = sorted(
         zip(found.terms, found.ours_s, found.theirs_s, strict=True),
         key=lambda term: term[1] - term[2],

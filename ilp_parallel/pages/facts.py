@@ -34,9 +34,9 @@ MOST_OPERATIONS = 2_000_000
 """Longest schedule that is played for a page (operations of all device groups, chosen): about two
 seconds."""
 
-MOST_CELLS = 60_000
-"""Largest linear relaxation solved for a page (layer x strategy x stage triples, chosen): about a
-tenth of a second each."""
+MOST_CELLS = 12_000
+"""Largest linear relaxation solved for a page (layer x strategy x stage triples, chosen): a few
+tenths of a second together."""
 
 CHANGE = 0.2
 """By which share rates are changed for the sensitivity (chosen)."""
@@ -136,7 +136,7 @@ def gather(path: str, bounds: str | None = None, *, verify: bool = True) -> Fact
         played=played,
         memories=stage_memories(plan),
         sensitivities=sensitivities(plan),
-        ladder=_ladder(costs, plan, claim, played, bounds),
+        ladder=_ladder(costs, plan, claim, ticks, played, bounds),
         ladder_of="page" if bounds is None else "file",
         rivals=None if claim is None else find_rivals(costs, plan, claim.certificate),
         snippets=tuple(_snippet(plan, name) for name in EXPORTERS),
@@ -236,7 +236,12 @@ _CHANGES: dict[str, Callable[[ClusterSpec, float], ClusterSpec]] = {
 
 
 def _ladder(
-    costs: CostModel, plan: Plan, claim: Claim | None, played: Played | None, path: str | None
+    costs: CostModel,
+    plan: Plan,
+    claim: Claim | None,
+    ticks: int,
+    played: Played | None,
+    path: str | None,
 ) -> Ladder:
     """A ladder that is quick to climb, or the one of a file."""
     if path is not None:
@@ -252,7 +257,7 @@ def _ladder(
     pins = Pins() if claim is None else claim.certificate.pins
     instance = InstanceBuilder(costs, get_space(space), pins).build(plan.configuration)
     simulated = None if played is None else played.simulation.step_ticks
-    return quick_ladder(instance, plan, simulated, MOST_CELLS)
+    return quick_ladder(instance, plan, ticks, simulated, MOST_CELLS)
 
 
 def _read_ladder(path: str) -> Ladder:

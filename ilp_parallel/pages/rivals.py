@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ilp_parallel.alternatives import Contrast, contrast
@@ -12,7 +12,7 @@ from ilp_parallel.instances import InstanceBuilder, plan_of
 from ilp_parallel.spaces import Refusal, enumerate_configurations, get_space
 
 if TYPE_CHECKING:
-    from ilp_parallel.certificate import Certificate, Fate
+    from ilp_parallel.certificate import Certificate
     from ilp_parallel.configuration import Configuration
     from ilp_parallel.costs.model import CostModel
     from ilp_parallel.plan import Plan
@@ -20,20 +20,25 @@ if TYPE_CHECKING:
 HOW_MANY = 6
 """Rivals shown (chosen)."""
 
-WITHIN = 2
-"""Rivals' plans are looked for up to this multiple of the chosen step time (chosen)."""
+WITHIN_PERCENT = 10
+"""Rivals' plans are looked for up to this much above the chosen step time (chosen)."""
+
+MOST_CELLS = 200_000
+"""Most (layer, strategy, stage) triples of rivals solved for a page (chosen): about a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
     """A configuration that was closed by a bound; ticks of the objective.
 
-    ``plan`` is its best one, None where none takes less than ``WITHIN`` times the chosen one.
+    ``plan`` is its best one where it was ``solved`` again; None where all take over
+    ``WITHIN_PERCENT`` longer.
     """
 
     configuration: str
     fate: str
     bound_ticks: int
+    solved: bool
     plan: Plan | None
     contrast: Contrast | None
 
@@ -67,27 +72,35 @@ def find_rivals(costs: CostModel, plan: Plan, certificate: Certificate) -> Rival
         if not isinstance(g, Refusal) and g.name in wanted
     }
     builder = InstanceBuilder(costs, space, certificate.pins)
-    limit = WITHIN * (certificate.objective_ticks or 0)
-    rivals = [
-        _rival(builder, plan, fate, fate.bound, found[fate.configuration], limit)
-        for fate in nearest
-        if fate.configuration in found
-    ]
+    limit = (certificate.objective_ticks or 0) * (100 + WITHIN_PERCENT) // 100
+    left = MOST_CELLS
+    rivals = []
+    for fate in nearest:
+        configuration = found.get(fate.configuration)
+        if configuration is None:  # a certificate that names what is not there is rejected
+            continue
+        instance = builder.build(configuration)
+        cells = instance.layers * instance.strategies * instance.virtual_stages
+        kind = str(fate.__struct_config__.tag)
+        rival = Rival(configuration.name, kind, fate.bound, cells <= left, None, None)
+        if rival.solved:
+            left -= cells
+            rival = _solved(rival, builder, plan, configuration, limit)
+        rivals.append(rival)
     return Rivals(tuple(rivals), len(bounded))
 
 
-def _rival(
+def _solved(
+    rival: Rival,
     builder: InstanceBuilder,
     plan: Plan,
-    fate: Fate,
-    bound: int,
     configuration: Configuration,
     limit_ticks: int,
 ) -> Rival:
+    """The rival with its best plan, if that takes at most ``limit_ticks``."""
     instance = builder.build(configuration)
-    kind = str(fate.__struct_config__.tag)
-    optimum = two_level_dp(instance, limit_ticks * instance.objective.divisor)
+    optimum = two_level_dp(instance, limit_ticks * instance.objective.divisor + 1)
     if optimum is None:
-        return Rival(configuration.name, kind, bound, None, None)
+        return rival
     best = plan_of(builder.costs, builder.space, configuration, optimum.solution)
-    return Rival(configuration.name, kind, bound, best, contrast(plan, best))
+    return replace(rival, plan=best, contrast=contrast(plan, best))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
@@ -282,3 +283,30 @@ def test_bad_words_are_one_line(run: Callable[..., Ran], result: Path, tmp_path:
         ran = run(*words)
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), words
         assert ran.err.startswith(code), ran.err
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_pictures_of_bounds_and_of_a_search(
+    run: Callable[..., Ran], tmp_path: Path, ending: str
+) -> None:
+    job = ("gpt2-xl", "--cluster", "a100-80gb:1x4", "--batch", "64")
+    ladder, trace = tmp_path / f"ladder.{ending}", tmp_path / f"trace.{ending}"
+    assert run("bounds", *job, "--plot", ladder).code == 0
+    assert run("solve", *job, "--trace", trace).code == 0
+    for picture in (ladder, trace):
+        start = picture.read_bytes()[:200]
+        assert (b"<?xml" in start) if ending == "svg" else start.startswith(b"\x89PNG")
+
+
+def test_trace_as_a_table(run: Callable[..., Ran], tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    ran = run(
+        *("solve", "gpt2-xl", "--cluster", "a100-80gb:1x4", "--batch", "64"),
+        *("--trace", path, "-o", tmp_path / "result.json"),
+    )
+    assert ran.code == 0
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    document = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert [row["space"] for row in rows][-1] == "megatron"
+    assert float(rows[-1]["bound_s"]) == pytest.approx(document["bound_s"])
+    assert float(rows[-1]["incumbent_s"]) == pytest.approx(document["step_time_s"])
