@@ -163,7 +163,7 @@
       let clear = left;
       if (kind === "b" && group.recompute > 0) {
         const until = x(lane.start[i] + group.recompute * (lane.end[i] - lane.start[i]));
-        if (until > left) { path.r += box(left, Math.min(until, right), y, height); clear = until; }
+        if (until - left >= 0.7) { path.r += box(left, Math.min(until, right), y, height); clear = until; }
       }
       if (right - clear >= 17 && height >= 12) {
         const pair = lane.code[i] >> 1, microbatch = Math.floor(pair / chunks);
@@ -312,6 +312,7 @@
     const span = Math.max(SHORTEST, Math.min(high - low, step));
     from = Math.max(0, Math.min(low, step - span));
     to = from + span;
+    tell();
     redraw();
   };
   const zoom = (factor, around = (from + to) / 2) => show(around - (around - from) * factor, around + (to - around) * factor);

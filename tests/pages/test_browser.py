@@ -190,6 +190,7 @@ def test_timeline_is_moved_by_keys(browser, page: str) -> None:
     press(browser, "#timeline-view", "+", "+")
     zoomed = view_of(browser)
     assert zoomed[1] - zoomed[0] == pytest.approx((high - low) / 4)
+    assert "stage 0 chosen" in browser.find_element("id", "timeline-readout").text
     press(browser, "#timeline-view", Keys.ARROW_RIGHT)
     moved = view_of(browser)
     assert moved[0] > zoomed[0]
