@@ -57,6 +57,23 @@ def _gap(certificate: Certificate) -> str:
 def summary(facts: Facts) -> Html:
     """The numbers that everybody asks for first."""
     kind, word, sentence = verdict(facts)
+    return joined(
+        (
+            el(
+                "p",
+                el("strong", word, attrs={"class": f"verdict {kind}"}),
+                " ",
+                sentence,
+                attrs={"class": "lead"},
+            ),
+            el("div", *(_card(*card) for card in _figures(facts)), attrs={"class": "cards"}),
+            definitions(_choices(facts.plan)),
+        )
+    )
+
+
+def _figures(facts: Facts) -> list[tuple[str, str, str]]:
+    """Name, value and note of each figure."""
     step = facts.ticks * facts.tick_s
     prediction, plan = facts.prediction, facts.plan
     fullest = max(facts.memories, key=lambda memory: memory.device_bytes)
@@ -88,19 +105,7 @@ def summary(facts: Facts) -> Html:
         simulated = facts.played.simulation.step_ticks * facts.tick_s
         change = 100 * (simulated / step - 1)
         cards.append(("simulated step", f"{simulated:.6f} s", f"{change:+.2f} % against step time"))
-    return joined(
-        (
-            el(
-                "p",
-                el("strong", word, attrs={"class": f"verdict {kind}"}),
-                " ",
-                sentence,
-                attrs={"class": "lead"},
-            ),
-            el("div", *(_card(*card) for card in cards), attrs={"class": "cards"}),
-            definitions(_choices(plan)),
-        )
-    )
+    return cards
 
 
 def _card(name: str, value: str, note: str) -> Html:
@@ -148,26 +153,9 @@ def proof(facts: Facts) -> Html:
     rows = [(FATES[tag], f"{counts[tag]:,}") for tag in FATES if counts[tag]]
     by_rule = Counter(refusal.code for refusal in certificate.refusals)
     rules = [(RULES.get(code, ""), code, f"{n:,}") for code, n in by_rule.most_common()]
-    objective = certificate.objective_ticks
-    value = "none" if objective is None else f"{objective:,} ticks"
-    bound = certificate.bound_ticks
     return joined(
         (
-            definitions(
-                [
-                    ("status in the file", certificate.status),
-                    ("value", value),
-                    ("bound", "none" if bound is None else f"{bound:,} ticks"),
-                    ("gap", _gap(certificate)),
-                    ("tick", f"{certificate.job.tick_ns:,} ns; times are rounded up to ticks"),
-                    ("proof", _proof_words(claim)),
-                    ("searched", _searched(certificate)),
-                    ("not searched", ", ".join(NOT_SEARCHED)),
-                    ("assumed", "; ".join(claim.assumed) or "nothing"),
-                    ("solved by", _solved_by(certificate)),
-                    ("hash of the input", certificate.input_hash),
-                ]
-            ),
+            definitions(_claims(claim)),
             table(("what became of it", "configurations"), rows, "configurations by fate"),
             details(
                 f"{len(certificate.refusals):,} groups of configurations excluded by rules",
@@ -186,6 +174,27 @@ def proof(facts: Facts) -> Html:
             ),
         )
     )
+
+
+def _claims(claim: Claim) -> list[tuple[str, str]]:
+    """What the certificate says, name by name."""
+    certificate = claim.certificate
+    objective = certificate.objective_ticks
+    value = "none" if objective is None else f"{objective:,} ticks"
+    bound = certificate.bound_ticks
+    return [
+        ("status in the file", certificate.status),
+        ("value", value),
+        ("bound", "none" if bound is None else f"{bound:,} ticks"),
+        ("gap", _gap(certificate)),
+        ("tick", f"{certificate.job.tick_ns:,} ns; times are rounded up to ticks"),
+        ("proof", _proof_words(claim)),
+        ("searched", _searched(certificate)),
+        ("not searched", ", ".join(NOT_SEARCHED)),
+        ("assumed", "; ".join(claim.assumed) or "nothing"),
+        ("solved by", _solved_by(certificate)),
+        ("hash of the input", certificate.input_hash),
+    ]
 
 
 def _proof_words(claim: Claim) -> str:
