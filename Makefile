@@ -11,6 +11,7 @@ STAMP := $(VENV)/.installed
 SUITED := import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11 python3.10 python; do \
 	$$candidate -c '$(SUITED)' >/dev/null 2>&1 && echo $$candidate && break; done)
+COMPARED = --set pipeline --plot docs/compare.svg
 JOB = $(MODEL) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(BATCH),--batch $(BATCH)) $(ARGS)
 
 .PHONY: help solve compare test lint bench clean
@@ -24,8 +25,8 @@ help: ## show this list
 solve: $(STAMP) ## prove the optimal plan of MODEL (on CLUSTER, with BATCH, options in ARGS)
 	@$(BIN)/ilp-parallel solve $(JOB)
 
-compare: $(STAMP) ## compare it with the plans of named heuristics
-	@$(BIN)/ilp-parallel compare $(JOB)
+compare: $(STAMP) ## compare named heuristics with the optimum, of MODEL if given, else of the benchmark set
+	@$(BIN)/ilp-parallel compare $(if $(filter file,$(origin MODEL)),$(COMPARED) $(ARGS),$(JOB))
 
 test: lint ## lint, types and tests
 	$(BIN)/python -m pytest -n auto

@@ -11,6 +11,7 @@ import click
 
 from ilp_parallel import __version__
 from ilp_parallel.cli_calibrate import calibrate
+from ilp_parallel.cli_compare import compare
 from ilp_parallel.cli_diagnosis import check, explain, memory, min_gpus
 from ilp_parallel.cli_exchange import exchange_options, exchanged_job, export, import_
 from ilp_parallel.cli_measured import predict, validate
@@ -24,7 +25,6 @@ from ilp_parallel.cli_options import (
     json_text,
     output_options,
     read_search_options,
-    run_options,
     search_options,
     write_result,
 )
@@ -49,7 +49,7 @@ def cli() -> None:
     """Prove optimal parallel training plans for large models."""
 
 
-for _command in (predict, validate, calibrate, memory, min_gpus, explain, check, report):
+for _command in (predict, validate, calibrate, memory, min_gpus, explain, check, report, compare):
     cli.add_command(_command)
 
 
@@ -98,29 +98,6 @@ def solve(
     if answer.failed_checks:
         _fail(1, f"INTERNAL: verification failed: {answer.failed_checks[0].name}")
     sys.exit(EXIT[answer.result.status])
-
-
-@cli.command()
-@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
-@job_options
-@run_options
-@output_options
-def compare(models: tuple[str, ...], output: str, style: Format | None, **words: object) -> None:
-    """Compare the proven optimum of each MODEL with the plans of named heuristics."""
-    from ilp_parallel.comparing import compare_models, comparison_text
-
-    if len(models) > 1 and words["layer_times"] is not None:
-        raise InputError(
-            "LAYER_TIMES_OF_ONE_MODEL", f"--layer-times with {len(models)} models", "give one model"
-        )
-    words |= {"space": "mixed", "schedule": "any", "fixed": (), "forbidden": ()}
-    options = read_search_options(words)
-    jobs = [complete_job(job_request(model, words)) for model in models]
-    with Live(options) as live:
-        rows = compare_models(jobs, live.options)
-    style = chosen_style(style, output)
-    document = {"schema": "ilp_parallel.compare/1", "rows": rows}
-    write_result(output, json_text(document) if style == "json" else comparison_text(rows, style))
 
 
 @cli.command()

@@ -62,7 +62,7 @@ def choice_options(command: Command) -> Command:
             click.option(
                 "--schedule", default="any", show_default=True, help="Or 1f1b, gpipe, ..."
             ),
-            click.option("--fix", "fixed", multiple=True, metavar="K=V", help="Fix one, e.g. cp=2."),
+            click.option("--fix", "fixed", multiple=True, metavar="K=V", help="Fix one: cp=2."),
             click.option("--forbid", "forbidden", multiple=True, metavar="K=V", help="Forbid one."),
         )
     ):

@@ -2,85 +2,184 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import multiprocessing
+import signal
+import time
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
-from ilp_parallel.baselines.heuristics import HEURISTICS, run_heuristic
+from ilp_parallel.baselines.named.registry import get_heuristics, run_named
+from ilp_parallel.baselines.named.workbench import Effort
 from ilp_parallel.costs.model import CostModel
+from ilp_parallel.errors import InputError
 from ilp_parallel.planner import search
-from ilp_parallel.report import render
+from ilp_parallel.spaces import Pins
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ilp_parallel.jobs import CompleteJob
     from ilp_parallel.plan import Plan
     from ilp_parallel.planner import SearchOptions
-    from ilp_parallel.report import Style
 
 Row = dict[str, object]
+Role = Literal["search", "heuristic", "reach"]
+
+REACH = "exact_1f1b"
+"""The proven optimum among plans without interleaving and without context parallelism: what a
+planner that knows neither could reach at best. It is shown beside the heuristics."""
 
 
-def compare_models(jobs: Sequence[CompleteJob], options: SearchOptions) -> list[Row]:
-    """One row per job and method.
+@dataclass(frozen=True, slots=True)
+class Methods:
+    """What is compared with the optimum: names of heuristics, and what each may spend."""
 
-    ``excess`` is (value - optimum) / optimum, 0 only where they are equal; None where the method
-    found no plan or the optimum is not proven.
+    names: tuple[str, ...] = (*get_heuristics(None), REACH)
+    effort: Effort = field(default_factory=Effort)
+
+
+def read_methods(names: str | None, effort: Effort) -> Methods:
+    """Methods from a comma-separated list of heuristics, ``exact_1f1b`` among them; None for all.
+
+    Raises
+    ------
+    InputError
+        ``UNKNOWN_HEURISTIC``.
     """
-    return [row for job in jobs for row in _compare(job, options)]
+    if names is None:
+        return Methods(effort=effort)
+    wanted = [name.strip() for name in names.split(",")]
+    others = ",".join(name for name in wanted if name != REACH)
+    known = get_heuristics(others) if others or REACH not in wanted else ()
+    chosen = (*known, REACH) if REACH in wanted else known
+    return Methods(chosen, effort)
 
 
-def _compare(job: CompleteJob, options: SearchOptions) -> list[Row]:
-    costs = CostModel(job.model, job.cluster, job.job)
+def compare_models(
+    jobs: Sequence[CompleteJob],
+    options: SearchOptions,
+    methods: Methods | None = None,
+    workers: int = 1,
+    done: Callable[[int], None] | None = None,
+) -> list[Row]:
+    """One row per job and method, the optimum first; the order does not depend on ``workers``.
+
+    Parameters
+    ----------
+    jobs, options
+        What is planned, and how the optimum is searched.
+    methods
+        Heuristics and their effort; all of them if None.
+    workers
+        Processes. With several, progress of the searches is not reported.
+    done
+        Called with the number of jobs that are ready.
+
+    Returns
+    -------
+    list of Row
+        ``job`` counts from 0. ``role`` is ``search`` for the proven optimum, ``reach`` for
+        :data:`REACH`, else ``heuristic``. ``objective`` and ``optimum`` are in ticks of the job;
+        ``excess_ticks`` is their difference, ``excess`` that divided by the optimum, 0 only where
+        they are equal; None where the method found no plan or the optimum is not proven.
+        ``seconds`` is what the method took.
+    """
+    chosen = Methods() if methods is None else methods
+    report = done or (lambda count: None)
+    if workers <= 1 or len(jobs) == 1:
+        rows: list[list[Row]] = []
+        for job in jobs:
+            rows.append(_compare(job, options, chosen))
+            report(len(rows))
+    else:
+        rows = _in_processes(jobs, options, chosen, workers, report)
+    return [{"job": i, **row} for i, found in enumerate(rows) for row in found]
+
+
+def _in_processes(
+    jobs: Sequence[CompleteJob],
+    options: SearchOptions,
+    methods: Methods,
+    workers: int,
+    report: Callable[[int], None],
+) -> list[list[Row]]:
+    """The same in several processes; what has not begun when the user cancels is not begun."""
+    plain = replace(options, progress=None, cancelled=None)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _ignore_interrupts) as pool:
+        futures = [pool.submit(_compare, job, plain, methods) for job in jobs]
+        waiting, count = set(futures), 0
+        while waiting:
+            ready, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+            count += len(ready)
+            if ready:
+                report(count)
+            if options.cancelled is not None and options.cancelled():
+                waiting = {future for future in waiting if not future.cancel()}
+        return [future.result() for future in futures if not future.cancelled()]
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches all processes of a terminal; only the first one acts on it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _compare(job: CompleteJob, options: SearchOptions, methods: Methods) -> list[Row]:
     result = search(job.model, job.cluster, job.job, options)
-    optimum = result.certificate.objective_ticks if result.status == "optimal" else None
-    name = f"{options.space}, {result.status}"
     ticks = result.certificate.objective_ticks
-    rows = [_row(job, name, ticks, optimum, result.search_s, result.plan)]
-    for heuristic in HEURISTICS:
-        found = run_heuristic(heuristic, costs)
-        rows.append(_row(job, heuristic, found.objective_ticks, optimum, found.seconds, found.plan))
+    optimum = ticks if result.status == "optimal" else None
+    name = f"{options.space}, {result.status}"
+    rows = [_row(job, "search", name, ticks, optimum, result.search_s, result.plan)]
+    for method in methods.names:
+        if method == REACH:
+            rows.append(_reach_row(job, options, optimum))
+            continue
+        costs = CostModel(job.model, job.cluster, job.job)  # what one remembers helps no other
+        found = run_named(method, costs, methods.effort)
+        value = found.objective_ticks
+        rows.append(_row(job, "heuristic", method, value, optimum, found.seconds, found.plan))
     return rows
+
+
+def _reach_row(job: CompleteJob, options: SearchOptions, optimum: int | None) -> Row:
+    """The row of ``exact_1f1b``; no plan where its search is stopped before it is optimal."""
+    fixed = {**options.pins.fixed, "cp": ("1",)}
+    narrower = replace(options, schedules=("1f1b",), pins=Pins(fixed, dict(options.pins.forbidden)))
+    started = time.perf_counter()
+    try:
+        result = search(job.model, job.cluster, job.job, narrower)
+    except InputError:  # the rules leave nothing
+        return _row(job, "reach", REACH, None, optimum, time.perf_counter() - started, None)
+    ticks, plan = result.certificate.objective_ticks, result.plan
+    if result.status != "optimal":
+        ticks, plan = None, None
+    return _row(job, "reach", REACH, ticks, optimum, result.search_s, plan)
 
 
 def _row(
     job: CompleteJob,
+    role: Role,
     method: str,
     ticks: int | None,
     optimum: int | None,
     seconds: float,
     plan: Plan | None,
 ) -> Row:
-    excess = None
-    if ticks is not None and optimum is not None:
-        excess = 0.0 if ticks == optimum else (ticks - optimum) / optimum
+    excess_ticks = None if ticks is None or optimum is None else ticks - optimum
     return {
         "model": job.model.name,
         "cluster": job.cluster.name,
         "batch": job.job.global_batch,
         "sequence": job.job.sequence_length,
+        "reserve_bytes": job.job.reserve_bytes,
+        "role": role,
         "method": method,
         "objective": ticks,
+        "optimum": optimum,
+        "excess_ticks": excess_ticks,
+        "excess": None if excess_ticks is None or not optimum else excess_ticks / optimum,
         "step_time_s": None if ticks is None else ticks * job.job.tick_ns * 1e-9,
-        "excess": excess,
         "seconds": seconds,
         "configuration": None if plan is None else plan.configuration.name,
     }
-
-
-def comparison_text(rows: Sequence[Row], style: Style) -> str:
-    """The comparison as a table."""
-    lines = []
-    for row in rows:
-        step, excess = row["step_time_s"], row["excess"]
-        lines.append(
-            (
-                f"{row['model']} on {row['cluster']}",
-                str(row["method"]),
-                "no plan" if step is None else f"{cast('float', step):.6f}",
-                "-" if excess is None else f"{100 * cast('float', excess):.2f} %",
-                f"{cast('float', row['seconds']):.2f}",
-                str(row["configuration"] or ""),
-            )
-        )
-    header = ("job", "method", "step time s", "above optimum", "s", "configuration")
-    return render("proven optimum and heuristics", header, lines, style)

@@ -71,8 +71,6 @@ def _choose(
         tables = bench.tables(configuration)
         strategy = bench.strategy(configuration, zero, recompute)
         latencies = stage_latencies(bench, configuration, strategy)
-        if _least_cost(latencies, tables.layers, tables.microbatches) >= best:
-            continue
         found = cheapest_partition(latencies, tables.layers, tables.microbatches, best)
         if found is not None:
             best, sizes = found
@@ -80,16 +78,6 @@ def _choose(
             counts[:, strategy] = sizes
             chosen = Draft(configuration, counts)
     return chosen
-
-
-def _least_cost(latencies: Sequence[IntArray], layers: int, microbatches: int) -> int:
-    """No partition costs less: the work of all layers, spread evenly."""
-    more = layers - len(latencies)
-    growth = [int(stage[1] - stage[0]) for stage in latencies if len(stage) > 1]
-    if not all(map(len, latencies)) or (more > 0 and not growth):
-        return _NEVER
-    every = sum(int(stage[0]) for stage in latencies) + more * min(growth, default=0)
-    return every + (microbatches - 1) * -(-every // len(latencies))
 
 
 def stage_latencies(
@@ -112,8 +100,11 @@ def cheapest_partition(
     """Least ``sum + (microbatches - 1) max`` below the cutoff, and the sizes of its stages."""
     best: tuple[int, tuple[int, ...]] | None = None
     limits = np.unique(np.concatenate(latencies))
+    every = _sum_bound(latencies, layers)
     for limit in limits[_first_possible(latencies, layers, limits) :].tolist():
-        if limit * microbatches >= cutoff:
+        # The first is the source's rule. The second changes no cost: what has a smaller largest
+        # latency was found under an earlier limit, and nothing else is below the cutoff.
+        if limit * microbatches >= cutoff or every + (microbatches - 1) * limit >= cutoff:
             break
         found = _least_sum(latencies, layers, limit)
         if found is None:
@@ -124,6 +115,15 @@ def cheapest_partition(
         if cost < cutoff:
             cutoff, best = cost, (cost, sizes)
     return best
+
+
+def _sum_bound(latencies: Sequence[IntArray], layers: int) -> int:
+    """No partition has a smaller sum: one layer each, the others at their least growth."""
+    if not all(map(len, latencies)):
+        return _NEVER
+    growth = [int(np.diff(stage).min()) for stage in latencies if len(stage) > 1]
+    more = max(0, layers - len(latencies))
+    return sum(int(stage[0]) for stage in latencies) + more * min(growth, default=0)
 
 
 def _first_possible(latencies: Sequence[IntArray], layers: int, limits: IntArray) -> int:

@@ -117,16 +117,19 @@ def fewest_ticks(
     fastest = min(range(len(times)), key=lambda i: (times[i], buckets[i]))
     if buckets[fastest] * layers <= room:  # nothing to decide
         return times[fastest] * layers, [fastest] * layers
+    useful = _undominated(times, buckets)
+    room = min(room, max(buckets[i] for i in useful) * layers)
     value = np.zeros(room + 1)  # float64 as in the source: infinity where nothing fits
-    marks = np.zeros((layers, room + 1), dtype=np.int64)
-    everywhere = np.arange(room + 1)
+    marks = np.zeros((layers, room + 1), dtype=np.int16)
     for layer in range(layers):
-        candidates = np.full((len(times), room + 1), np.inf)
-        for i, (ticks, needed) in enumerate(zip(times, buckets, strict=True)):
-            if needed <= room:
-                candidates[i, needed:] = value[: room + 1 - needed] + ticks
-        marks[layer] = candidates.argmin(axis=0)
-        value = candidates[marks[layer], everywhere]
+        better = np.full(room + 1, np.inf)
+        for i in useful:
+            if buckets[i] <= room:
+                candidate = value[: room + 1 - buckets[i]] + times[i]
+                improved = candidate < better[buckets[i] :]
+                marks[layer, buckets[i] :][improved] = i
+                np.minimum(better[buckets[i] :], candidate, out=better[buckets[i] :])
+        value = better
     if not np.isfinite(value[room]):
         return None
     chosen, left = [], room
@@ -134,3 +137,12 @@ def fewest_ticks(
         chosen.append(int(marks[layer, left]))
         left -= buckets[chosen[-1]]
     return int(value[room]), chosen[::-1]
+
+
+def _undominated(times: Sequence[int], buckets: Sequence[int]) -> list[int]:
+    """Strategies of which no other is as fast and as small; they alone can be chosen."""
+    kept: list[int] = []
+    for i in sorted(range(len(times)), key=lambda i: (times[i], buckets[i], i)):
+        if not kept or buckets[i] < buckets[kept[-1]]:
+            kept.append(i)
+    return kept
