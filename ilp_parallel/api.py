@@ -341,13 +341,14 @@ def verify(source: Result | Certificate | str | os.PathLike[str]) -> Verificatio
     >>> bool(verify(plan("gpt2-xl", "a100-80gb:1x4", batch=64, space="mixed")))
     True
     """
-    from ilp_parallel.plan_files import read_certificate
+    from ilp_parallel.claims import verify_file
     from ilp_parallel.verify import verify as check
 
     if isinstance(source, Result):
         source = source.certificate
-    certificate = source if isinstance(source, Certificate) else read_certificate(path_text(source))
-    return Verification(certificate, check(certificate))
+    if isinstance(source, Certificate):
+        return Verification(source, check(source))
+    return Verification(*verify_file(path_text(source)))
 
 
 def export(source: PlanLike, target: str = "megatron") -> Export:

@@ -133,12 +133,10 @@ def bounds(
 @click.argument("file")
 @output_options
 def verify(file: str, output: str, style: Format | None) -> None:
-    """Check the certificate in FILE without a solver."""
-    from ilp_parallel.plan_files import read_certificate
-    from ilp_parallel.verify import verify as check
+    """Check the certificate in FILE, and what the file says beside it, without a solver."""
+    from ilp_parallel.claims import verify_file
 
-    certificate = read_certificate(file)
-    checks = check(certificate)
+    certificate, checks = verify_file(file)
     failed = [c.name for c in checks if not c.passed]
     document = {
         "schema": "ilp_parallel.verify/1",

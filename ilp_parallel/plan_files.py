@@ -14,7 +14,7 @@ from ilp_parallel.certificate import Certificate
 from ilp_parallel.configuration import Configuration, Strategy
 from ilp_parallel.errors import InputError
 from ilp_parallel.plan import Plan
-from ilp_parallel.specs.documents import MAX_RESULT_BYTES, read_document
+from ilp_parallel.specs.documents import MAX_RESULT_BYTES, read_document, shown
 from ilp_parallel.specs.validate import check_cluster, check_job, check_model, to_cluster
 from ilp_parallel.specs.validate import to_job as job_from
 from ilp_parallel.specs.validate import to_model as model_from
@@ -172,10 +172,17 @@ def require_target(path: str) -> None:
     InputError
         ``CANNOT_WRITE``.
     """
+    if path == "-":
+        return
     target = Path(path)
-    if path != "-" and (target.is_dir() or not target.parent.is_dir()):
-        reason = "it is a directory" if target.is_dir() else "no such folder"
-        raise InputError("CANNOT_WRITE", f"{path}: {reason}", "choose another -o")
+    try:
+        directory, folder = target.is_dir(), target.parent.is_dir()
+    except OSError as error:  # a name too long for the file system, for instance
+        reason = error.strerror or "no usable name"
+        raise InputError("CANNOT_WRITE", f"{shown(path)}: {reason}", "choose another -o") from None
+    if directory or not folder:
+        reason = "it is a directory" if directory else "no such folder"
+        raise InputError("CANNOT_WRITE", f"{shown(path)}: {reason}", "choose another -o")
 
 
 def write_text(path: str, text: str) -> None:

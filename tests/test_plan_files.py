@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import CompleteJob
-from ilp_parallel.plan_files import plan_document, read_certificate, read_plan, write_text
+from ilp_parallel.plan_files import (
+    plan_document,
+    read_certificate,
+    read_plan,
+    require_target,
+    write_text,
+)
 from ilp_parallel.plan_words import plan_from_words
 from ilp_parallel.planner import SearchOptions, search
 from tests.small_jobs import JOB, MODEL, NODE
@@ -174,3 +180,9 @@ def test_any_changed_value_is_read_and_predicted_or_refused(
     except InputError:
         return
     CostModel(plan.model, plan.cluster, plan.job).terms(plan)
+
+
+def test_a_target_with_an_impossible_name_is_one_line() -> None:
+    with pytest.raises(InputError, match="CANNOT_WRITE") as caught:
+        require_target("x" * 5000 + ".json")
+    assert len(str(caught.value)) < 200

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from ilp_parallel.claims import is_plan_of
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
 from ilp_parallel.export.registry import EXPORTERS, export_plan
-from ilp_parallel.instances import InstanceBuilder, plan_of
+from ilp_parallel.instances import InstanceBuilder
 from ilp_parallel.ladder import SCHEMA as LADDER_SCHEMA
 from ilp_parallel.ladder import Ladder, quick_ladder
 from ilp_parallel.memory_table import StageMemory, stage_memories
@@ -165,22 +166,7 @@ def _claim(certificate: Certificate, document: Document, plan: Plan, verify: boo
 
 def _require_about(certificate: Certificate, plan: Plan) -> None:
     """Refuse a certificate of another plan."""
-    chosen = certificate.plan
-    same = (
-        chosen is not None
-        and certificate.space in SPACES
-        and (certificate.model, certificate.cluster, certificate.job, certificate.space)
-        == (plan.model, plan.cluster, plan.job, plan.space)
-        and chosen.configuration == plan.configuration.name
-    )
-    if same and chosen is not None:
-        costs = CostModel(plan.model, plan.cluster, plan.job)
-        menu = len(costs.strategies(plan.configuration))
-        same = all(0 <= k < menu for k in chosen.solution.strategies)
-        if same:
-            space = get_space(certificate.space)
-            same = plan_of(costs, space, plan.configuration, chosen.solution) == plan
-    if not same:
+    if not is_plan_of(certificate, plan):
         raise InputError(
             "CERTIFICATE_OF_ANOTHER_PLAN",
             "plan and certificate of the file differ",
