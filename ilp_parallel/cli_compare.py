@@ -81,10 +81,9 @@ def compare(
     rows = [{**row, "job": names[cast("int", row["job"])]} for row in rows]
     write_result(output, _text(rows, style or _default_style(output)))
     if plot is not None:
-        from ilp_parallel.charts import write_figure
-        from ilp_parallel.comparison_charts import draw_comparison
+        from ilp_parallel.comparison_charts import write_comparison
 
-        write_figure(plot, draw_comparison(rows))
+        write_comparison(plot, rows)
 
 
 def _methods(words: dict[str, object]) -> Methods:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ilp_parallel.benchmarking import judged, performance_profile, row_excess, summarise
+from ilp_parallel.charts import write_figure
 from ilp_parallel.comparing import REACH
 
 if TYPE_CHECKING:
@@ -28,6 +29,20 @@ _CEILING = 10.0
 """Largest distance on it."""
 
 
+def write_comparison(path: str, rows: Sequence[Row]) -> None:
+    """Write the picture; letters in an SVG stay letters, which makes it a third smaller.
+
+    Raises
+    ------
+    InputError
+        ``CANNOT_WRITE``.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        write_figure(path, draw_comparison(rows))
+
+
 def draw_comparison(rows: Sequence[Row]) -> Figure:
     """Profile above, boxes of the distances from the optimum below; best methods first."""
     from matplotlib.figure import Figure
@@ -44,6 +59,8 @@ def draw_comparison(rows: Sequence[Row]) -> Figure:
     below.set_xlim(_FLOOR, _CEILING)
     below.set_xticks([_FLOOR, 0.001, 0.01, 0.1, 1.0, _CEILING])
     below.set_xticklabels(["≤ 0.01 %", "0.1 %", "1 %", "10 %", "100 %", "1000 %"])
+    above.minorticks_off()
+    below.minorticks_off()
     return figure
 
 

@@ -126,14 +126,14 @@ def test_unknown_set() -> None:
 
 def test_picture_shows_every_method_and_is_the_same_every_time(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from ilp_parallel.charts import write_figure
-    from ilp_parallel.comparison_charts import draw_comparison
+    from ilp_parallel.comparison_charts import draw_comparison, write_comparison
 
     files = [tmp_path / f"{i}.svg" for i in range(2)]
     for file in files:
-        write_figure(str(file), draw_comparison(ROWS))
+        write_comparison(str(file), ROWS)
     text = files[0].read_text()
     assert text == files[1].read_text()
+    assert ">no plan: 1</text>" in text
     figure = draw_comparison(ROWS)
     profile, boxes = figure.axes
     assert [line.get_label() for line in profile.lines] == ["good", "bad"]
