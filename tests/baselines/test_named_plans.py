@@ -79,6 +79,13 @@ def test_nothing_where_nothing_fits(name: str) -> None:
     assert (found.plan, found.objective_ticks) == (None, None)
 
 
+@pytest.mark.parametrize("name", NAMED)
+def test_no_plan_where_the_rules_leave_no_configuration(name: str) -> None:
+    model = replace(MODEL, layers=1, heads=1, kv_heads=1)
+    costs = CostModel(model, node_with(80.0), replace(JOB, global_batch=3))
+    assert run_named(name, costs, QUICK).plan is None
+
+
 @pytest.mark.parametrize("name", [n for n in NAMED if n not in ("megatron_rules", "uniform_sweep")])
 def test_no_time_no_plan_but_no_error(name: str) -> None:
     found = run_named(name, CostModel(MODEL, node_with(80.0), JOB), Effort(seconds=0.0))

@@ -57,6 +57,8 @@ def mcts(costs: CostModel, effort: Effort) -> tuple[Plan, int] | None:
     """The best plan of all episodes; None if none of them fits."""
     bench = Workbench(costs, effort)
     every = bench.configurations(EVERY_SCHEDULE, split_sequences=True)
+    if not every:
+        return None
     menus = {g: range(len(costs.strategies(g))) for g in every}
     root = Node([(g, k) for g in every for k in menus[g]], 0)
     least = min(bench.tables(g).floor_ticks for g in every)

@@ -51,6 +51,8 @@ MCMC_ALPHA = 1.0
 def random_plans(costs: CostModel, effort: Effort) -> tuple[Plan, int] | None:
     """The best of so many random plans; None if none of them fits."""
     sampler = _Sampler(costs, effort)
+    if not sampler.every:
+        return None
     for _ in range(effort.evaluations):
         if sampler.bench.expired:
             break
@@ -68,6 +70,8 @@ def random_plans(costs: CostModel, effort: Effort) -> tuple[Plan, int] | None:
 def annealing(costs: CostModel, effort: Effort) -> tuple[Plan, int] | None:
     """The best plan met while cooling down; None if none of them fits."""
     sampler = _Sampler(costs, effort)
+    if not sampler.every:
+        return None
     configuration = sampler.any_configuration()
     current = Draft(configuration, sampler.uniform_counts(configuration))
     energy = sampler.energy(current, sampler.bench.offer(current))
@@ -85,6 +89,8 @@ def annealing(costs: CostModel, effort: Effort) -> tuple[Plan, int] | None:
 def mcmc(costs: CostModel, effort: Effort) -> tuple[Plan, int] | None:
     """The best plan FlexFlow's proposals meet; None if none of them fits."""
     sampler = _Sampler(costs, effort)
+    if not sampler.every:
+        return None
     start = max(sampler.every, key=lambda g: (g.data, -g.pipeline, -g.microbatch))
     current = best = sampler.bench.uniform(start, 0)
     cost = lowest = sampler.milliseconds(current, sampler.bench.offer(current))
