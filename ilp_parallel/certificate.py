@@ -104,6 +104,18 @@ class Certificate(msgspec.Struct, frozen=True):
         """SHA-256 of the input that the claim is about."""
         return input_hash(self.model, self.cluster, self.job, self.space, self.pins, self.schedules)
 
+    @property
+    def gap(self) -> float | None:
+        """(objective - bound) / objective; exactly 0 only where they are equal."""
+        objective, bound = self.objective_ticks, self.bound_ticks
+        if objective is None or bound is None:
+            return None
+        return 0.0 if objective == bound else (objective - bound) / abs(objective)
+
+    def seconds(self, ticks: int | None) -> float | None:
+        """Seconds of a number of ticks."""
+        return None if ticks is None else ticks * self.job.tick_ns * 1e-9
+
     def _repr_pretty_(self, printer: Printer, cycle: bool) -> None:
         """A line where there is no HTML; ``repr`` has everything."""
         printer.text(f"<Certificate of {self.model.name} on {self.cluster.name}: {self.status}>")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ilp_parallel.errors import InputError
 from ilp_parallel.memory_table import PARTS
+from ilp_parallel.plan_files import replacing, require_target
+from ilp_parallel.specs.documents import shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ilp_parallel.memory_table import StageMemory
+
+KINDS = (".svg", ".png")
 
 _COLOURS = dict(
     zip(
@@ -28,6 +30,24 @@ _COLOURS = dict(
 _GIB = 1 << 30
 _MOST_LABELS = 32
 """Most stages that are labelled one by one (chosen)."""
+
+
+def require_plot_target(path: str) -> None:
+    """Refuse a path that cannot become a picture, before anything long is started.
+
+    Raises
+    ------
+    InputError
+        ``UNKNOWN_PICTURE``, ``NO_MATPLOTLIB`` or ``CANNOT_WRITE``.
+    """
+    if Path(path).suffix.lower() not in KINDS:
+        raise InputError("UNKNOWN_PICTURE", shown(path), f"end it in {' or '.join(KINDS)}")
+    require_target(path)
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        fix = "pip install 'ilp-parallel[plots]'"
+        raise InputError("NO_MATPLOTLIB", "matplotlib is not installed", fix) from None
 
 
 def draw_memory(title: str, stages: tuple[StageMemory, ...]) -> Figure:
@@ -77,19 +97,10 @@ def write_figure(path: str, figure: Figure) -> None:
     """
     import matplotlib
 
-    target = Path(path)
-    kind = target.suffix.lower()[1:]
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".ilp_parallel-")
-        try:
-            with os.fdopen(handle, "wb") as file, matplotlib.rc_context({"svg.hashsalt": "ilp"}):
-                metadata = {"Date": None} if kind == "svg" else {}
-                figure.savefig(file, format=kind, dpi=150, metadata=metadata)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError("CANNOT_WRITE", f"{path}: {reason}", "choose another --plot") from None
+    kind = Path(path).suffix.lower()[1:]
+    metadata = {"Date": None} if kind == "svg" else {}
+    with (
+        replacing(path, "choose another --plot") as file,
+        matplotlib.rc_context({"svg.hashsalt": "ilp"}),
+    ):
+        figure.savefig(file, format=kind, dpi=150, metadata=metadata)

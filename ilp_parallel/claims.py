@@ -58,20 +58,13 @@ def claim_checks(data: Document, certificate: Certificate, path: str) -> tuple[C
 def stated_figures(certificate: Certificate) -> dict[str, object]:
     """The figures of a result that its certificate decides, by name."""
     objective, bound = certificate.objective_ticks, certificate.bound_ticks
-
-    def seconds(ticks: int | None) -> float | None:
-        return None if ticks is None else ticks * certificate.job.tick_ns * 1e-9
-
-    gap = None
-    if objective is not None and bound is not None:
-        gap = 0.0 if objective == bound else (objective - bound) / abs(objective)
     figures: dict[str, object] = {
         "status": certificate.status,
         "objective": objective,
         "bound": bound,
-        "gap": gap,
-        "step_time_s": seconds(objective),
-        "bound_s": seconds(bound),
+        "gap": certificate.gap,
+        "step_time_s": certificate.seconds(objective),
+        "bound_s": certificate.seconds(bound),
     }
     if certificate.status == "optimal":  # the dynamic program's value is the optimum
         figures["dp_step_time_s"] = figures["step_time_s"]

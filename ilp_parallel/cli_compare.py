@@ -66,7 +66,7 @@ def compare(
 
     require_target(output)
     if plot is not None:
-        from ilp_parallel.measured.scatter import require_plot_target
+        from ilp_parallel.charts import require_plot_target
 
         require_plot_target(plot)
     if workers is not None and not 1 <= workers <= 1024:

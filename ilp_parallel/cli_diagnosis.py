@@ -64,7 +64,7 @@ def memory(
 
     require_target(output)
     if plot is not None:
-        from ilp_parallel.measured.scatter import require_plot_target
+        from ilp_parallel.charts import require_plot_target
 
         require_plot_target(plot)
     plan = _plan_or_optimum(plan_or_model, words_of_plan, words)

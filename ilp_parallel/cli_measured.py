@@ -122,8 +122,9 @@ def validate(
     FOLDER holds any number of CSV files, one row a run; files without the columns of a run are
     passed over.
     """
+    from ilp_parallel.charts import require_plot_target
     from ilp_parallel.costs.profile import read_profile
-    from ilp_parallel.measured.scatter import require_plot_target, write_scatter
+    from ilp_parallel.measured.scatter import write_scatter
     from ilp_parallel.measured.validation_report import (
         validate_folder,
         validation_document,

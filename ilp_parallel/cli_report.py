@@ -53,7 +53,7 @@ def _require_matplotlib() -> None:
 def require_picture(path: str | None) -> None:
     """Refuse a path that cannot become a picture; None is no picture."""
     if path is not None:
-        from ilp_parallel.measured.scatter import require_plot_target
+        from ilp_parallel.charts import require_plot_target
 
         require_plot_target(path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ from ilp_parallel.specs.validate import to_job as job_from
 from ilp_parallel.specs.validate import to_model as model_from
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO
+
     from ilp_parallel.specs.documents import Document
 
 PLAN_SCHEMA = "ilp_parallel.plan/1"
@@ -196,12 +200,25 @@ def write_text(path: str, text: str) -> None:
     if path == "-":
         sys.stdout.write(text)
         return
+    with replacing(path, "choose another -o") as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replacing(path: str, fix: str) -> Iterator[IO[bytes]]:
+    """A file to fill that takes the place of ``path`` at the end, and vanishes on an error.
+
+    Raises
+    ------
+    InputError
+        ``CANNOT_WRITE``, with the fix given.
+    """
     target = Path(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent or Path(), prefix=".ilp_parallel-")
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".ilp_parallel-")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                yield file
             os.chmod(temporary, 0o644)
             os.replace(temporary, target)
         except BaseException:
@@ -209,4 +226,4 @@ def write_text(path: str, text: str) -> None:
             raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError("CANNOT_WRITE", f"{path}: {reason}", "choose another -o") from None
+        raise InputError("CANNOT_WRITE", f"{path}: {reason}", fix) from None

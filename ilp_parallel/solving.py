@@ -51,16 +51,12 @@ class Answer:
 
     def seconds(self, ticks: int | None) -> float | None:
         """Seconds of a number of ticks."""
-        return None if ticks is None else ticks * self.job.job.tick_ns * 1e-9
+        return self.result.certificate.seconds(ticks)
 
     @property
     def gap(self) -> float | None:
         """(objective - bound) / objective; exactly 0 only where they are equal."""
-        certificate = self.result.certificate
-        objective, bound = certificate.objective_ticks, certificate.bound_ticks
-        if objective is None or bound is None:
-            return None
-        return 0.0 if objective == bound else (objective - bound) / abs(objective)
+        return self.result.certificate.gap
 
     @property
     def proof(self) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ilp_parallel.costs import constants as c
+from ilp_parallel.specs.job import FLASH
 
 if TYPE_CHECKING:
     from ilp_parallel.costs.shapes import RankShapes
@@ -116,7 +117,7 @@ class ActivationCosting:
 
     @property
     def _flash(self) -> bool:
-        return self.job.attention in ("flash", "flash1")
+        return self.job.attention in FLASH
 
     @property
     def _scores(self) -> float:

@@ -9,17 +9,11 @@ from typing import TYPE_CHECKING
 from ilp_parallel.costs import constants as c
 from ilp_parallel.costs.profile import rates_of
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.validate import NEEDED_PRECISION
 
 if TYPE_CHECKING:
-    from ilp_parallel.specs.cluster import ClusterSpec, MatrixPrecision
-    from ilp_parallel.specs.job import JobSpec, Precision
-
-MATRIX_PRECISION: dict[Precision, MatrixPrecision] = {
-    "megatron-fp16": "fp16",
-    "fp8": "fp8",
-    "fp8-bf16-gradients": "fp8",
-}
-"""Matrix precision of a recipe; bf16 where not named."""
+    from ilp_parallel.specs.cluster import ClusterSpec
+    from ilp_parallel.specs.job import JobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,7 @@ class Machine:
 
     def __init__(self, cluster: ClusterSpec, job: JobSpec) -> None:
         device = cluster.device
-        precision = MATRIX_PRECISION.get(job.precision, "bf16")
+        precision = NEEDED_PRECISION[job.precision]
         peak = device.peak_flops.get(precision)
         if peak is None:
             known = "/".join(sorted(device.peak_flops))
@@ -69,8 +63,6 @@ class Machine:
         self.flash_forward_flops = half * rates.attention * kernel
         self.flash_backward_flops = self.flash_forward_flops * c.FLASH_BACKWARD_RATE
         self.stream_bytes_per_s = device.memory_bandwidth_bytes_per_s * rates.stream
-        self.stream_factor = rates.stream_factor
-        self.overlap = rates.overlap
         self.matrix_bytes = 1 if precision == "fp8" else 2
         # prologue and epilogue take their time however fast the inner loop is
         self.inner_half = c.INNER_HALF * peak / device.processors / c.INNER_PACE
@@ -93,7 +85,7 @@ class Machine:
 
     def stream_s(self, traffic_bytes: float, kernels: int) -> float:
         """Memory-bound kernels that move ``traffic_bytes`` in all (fused minimum)."""
-        traffic = traffic_bytes * self.stream_factor
+        traffic = traffic_bytes * self.rates.stream_factor
         return traffic / self.stream_bytes_per_s + kernels * c.KERNEL_LAUNCH_S
 
     def exposed_s(self, traffic_s: float, hiding_s: float) -> float:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ilp_parallel.configuration import RECOMPUTE_SETS
 from ilp_parallel.costs import constants as c
 from ilp_parallel.costs.activations import ActivationCosting, StoredBytes
+from ilp_parallel.specs.job import FLASH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,7 +202,7 @@ class LayerCosting:
 
     def _core_attention(self) -> tuple[Work, Work]:
         """Core attention: forward and backward, the ring's exposed traffic included."""
-        flash = self.job.attention in ("flash", "flash1")
+        flash = self.job.attention in FLASH
         forward, backward = self._flash() if flash else self._scores()
         keys = 2.0 * 2 * self.shapes.kv * self.tokens * self.ring.ranks  # all keys and values
         ring = self.ring.gather_s(keys)

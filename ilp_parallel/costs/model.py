@@ -289,7 +289,7 @@ class CostModel:
     def exposed_traffic(self, configuration: Configuration) -> ExposedTraffic:
         """ZeRO traffic of one block that no compute hides."""
         layer, zero = self.layer_part(configuration), self.zero_part(configuration)
-        return exposed_traffic(zero, layer, self.machine.overlap)
+        return exposed_traffic(zero, layer, self.machine.rates.overlap)
 
     def _costing(self, configuration: Configuration) -> LayerCosting:
         tensor = configuration.tensor

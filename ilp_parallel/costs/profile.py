@@ -15,8 +15,7 @@ import msgspec
 
 from ilp_parallel.errors import InputError
 from ilp_parallel.specs.documents import read_document, shown
-from ilp_parallel.specs.rates import RATE_LIMITS as RATE_LIMITS
-from ilp_parallel.specs.rates import Rates
+from ilp_parallel.specs.rates import RATE_LIMITS, Rates
 from ilp_parallel.specs.readers import data_root
 
 if TYPE_CHECKING:

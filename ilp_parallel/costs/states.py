@@ -39,7 +39,7 @@ class StateCosting:
         self.recipe = recipe or RECIPES[job.precision]
         self._optimizer_bytes = self.recipe.master + MOMENTS[job.optimizer] * self.recipe.moment
         self._machine = machine
-        self.overlap = machine.overlap
+        self.overlap = machine.rates.overlap
 
     def state(self, parameters: float, zero: Zero, ranks: int) -> StateBytes:
         """Bytes kept for ``parameters`` of a rank, sharded over ``ranks`` as ``zero`` says."""

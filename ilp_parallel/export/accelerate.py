@@ -20,6 +20,7 @@ from ilp_parallel.export.base import (
     Violation,
     Written,
     common_notes,
+    lacking_zero,
     none_or_full,
 )
 from ilp_parallel.export.deepspeed import BF16
@@ -164,11 +165,8 @@ def _lacks(plan: Plan) -> Iterator[str]:
     g = plan.configuration
     if g.pipeline > 1:
         yield f"a pipeline of {g.pipeline} stages"
-    zeros = sorted({strategy.zero for strategy in plan.strategies})
-    if len(zeros) > 1:
-        yield f"ZeRO differs between layers ({', '.join(zeros)})"
-    yield from (f"ZeRO {zero} (--to deepspeed has it)" for zero in zeros if zero not in _ZERO)
-    if "0" in zeros and g.context > 1:
+    yield from lacking_zero(plan, _ZERO, " (--to deepspeed has it)")
+    if any(s.zero == "0" for s in plan.strategies) and g.context > 1:
         yield "replicated weights with context parallelism (its ranks shard them)"
     if g.sequence_parallel:
         yield "sequence parallelism beside tensor parallelism"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
 
     from ilp_parallel.plan import Plan
 
@@ -101,6 +101,14 @@ def none_or_full(plan: Plan) -> list[Layers]:
     """The two policies of a framework that recomputes every layer or none."""
     layers = plan.model.layers
     return [((),) * layers, (("full",),) * layers]
+
+
+def lacking_zero(plan: Plan, known: Container[str], elsewhere: str = "") -> Iterator[str]:
+    """What a framework lacks that has one ZeRO stage for all layers, out of those known."""
+    zeros = sorted({strategy.zero for strategy in plan.strategies})
+    if len(zeros) > 1:
+        yield f"ZeRO differs between layers ({', '.join(zeros)})"
+    yield from (f"ZeRO {zero}{elsewhere}" for zero in zeros if zero not in known)
 
 
 def common_notes(plan: Plan, stack: str, title: str) -> Iterator[Note]:

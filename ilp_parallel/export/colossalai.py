@@ -20,10 +20,12 @@ from ilp_parallel.export.base import (
     Written,
     by_stage,
     common_notes,
+    lacking_zero,
     none_or_full,
 )
 from ilp_parallel.export.deepspeed import BF16
 from ilp_parallel.export.python_file import Value, comments
+from ilp_parallel.specs.job import FLASH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -69,7 +71,7 @@ def arguments(plan: Plan) -> dict[str, Value]:
         "pp_size": g.pipeline,
         "zero_stage": STAGE[plan.strategies[0].zero],
         "precision": "fp16" if plan.job.precision == "megatron-fp16" else "bf16",
-        "enable_flash_attention": plan.job.attention in ("flash", "flash1"),
+        "enable_flash_attention": plan.job.attention in FLASH,
         "make_vocab_size_divisible_by": 64,
     }
     if g.sequence_parallel or g.context > 1:
@@ -181,10 +183,7 @@ def validate_colossalai(run: ColossalRun) -> tuple[Violation, ...]:
 
 def _lacks(plan: Plan) -> Iterator[str]:
     g = plan.configuration
-    zeros = sorted({strategy.zero for strategy in plan.strategies})
-    if len(zeros) > 1:
-        yield f"ZeRO differs between layers ({', '.join(zeros)})"
-    yield from (f"ZeRO {zero}" for zero in zeros if zero not in STAGE)
+    yield from lacking_zero(plan, STAGE)
     if g.schedule == "gpipe":
         yield "GPipe schedule"
     if g.chunks > 1 and len(set(plan.sizes)) > 1:

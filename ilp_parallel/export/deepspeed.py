@@ -23,6 +23,7 @@ from ilp_parallel.export.base import (
     Violation,
     Written,
     common_notes,
+    lacking_zero,
     none_or_full,
 )
 from ilp_parallel.export.python_file import comments
@@ -149,10 +150,7 @@ def validate_deepspeed(run: DeepSpeedRun) -> tuple[Violation, ...]:
 
 def _lacks(plan: Plan) -> Iterator[str]:
     g = plan.configuration
-    zeros = sorted({strategy.zero for strategy in plan.strategies})
-    if len(zeros) > 1:
-        yield f"ZeRO differs between layers ({', '.join(zeros)})"
-    yield from (f"ZeRO {zero}" for zero in zeros if zero not in STAGE)
+    yield from lacking_zero(plan, STAGE)
     if g.schedule != "1f1b" and g.pipeline > 1:
         yield f"{g.schedule} schedule"
     if g.context > 1:

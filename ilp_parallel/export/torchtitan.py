@@ -20,6 +20,7 @@ from ilp_parallel.export.base import (
     Note,
     Written,
     common_notes,
+    lacking_zero,
     none_or_full,
 )
 from ilp_parallel.export.python_file import Expression, Value, assignments, comments
@@ -124,11 +125,8 @@ def batch_settings(plan: Plan) -> tuple[dict[str, Value], dict[str, Value]]:
 
 
 def _lacks(plan: Plan) -> Iterator[str]:
-    zeros = sorted({strategy.zero for strategy in plan.strategies})
-    if len(zeros) > 1:
-        yield f"ZeRO differs between layers ({', '.join(zeros)})"
-    yield from (f"ZeRO {zero}" for zero in zeros if zero not in RESHARD)
-    if "0" in zeros and plan.configuration.context > 1:
+    yield from lacking_zero(plan, RESHARD)
+    if any(s.zero == "0" for s in plan.strategies) and plan.configuration.context > 1:
         yield "replicated weights with context parallelism (its ranks shard them)"
     if plan.job.optimizer != "adam":
         yield f"optimizer {plan.job.optimizer}"

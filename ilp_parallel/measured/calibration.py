@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ilp_parallel.costs.profile import ANY, DEVICE_RATES, RATE_LIMITS, Profile, Rate
+from ilp_parallel.costs import breakdown
+from ilp_parallel.costs.profile import ANY, DEVICE_RATES, Profile, Rate
 from ilp_parallel.errors import InputError
 from ilp_parallel.measured.software import MeasuredCosts, software_of
-from ilp_parallel.specs.rates import Rates
+from ilp_parallel.specs.rates import RATE_LIMITS, Rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,13 +148,12 @@ def step_time_s(costs: CostModel, plan: Plan) -> float:
     k = table.strategies.index(plan.strategies[0])
     ends = costs.stage_costs(g, (1,) * g.pipeline)
     sizes = np.array(plan.sizes, dtype=np.float64)
-    forward = sizes * table.forward_s[k] + ends.fixed_forward_s
-    backward = sizes * table.backward_s[k] + ends.fixed_backward_s
-    both = forward + backward + np.append(ends.cut_s, 0.0) + np.append(0.0, ends.cut_s)
-    group = both.reshape(g.chunks, g.pipeline).sum(axis=0)
-    tail = sizes.reshape(g.chunks, g.pipeline).sum(axis=0) * table.tail_s[k] + ends.fixed_tail_s
-    slots = g.microbatches * g.chunks - 1
-    return float((group.sum() + slots * group.max()) / g.chunks + tail.max())
+    forward = sizes * table.forward_s[k] + ends.fixed_forward_s + np.append(ends.cut_s, 0.0)
+    backward = sizes * table.backward_s[k] + ends.fixed_backward_s + np.append(0.0, ends.cut_s)
+    by_chunk = np.array([forward, backward, sizes]).reshape(3, g.chunks, g.pipeline)
+    forward, backward, layers = by_chunk.sum(axis=1)
+    tail = layers * table.tail_s[k] + ends.fixed_tail_s
+    return breakdown.step_time_s(g, forward.tolist(), backward.tolist(), tail.tolist())
 
 
 class _Fit:

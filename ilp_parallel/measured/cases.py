@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import profile_rates
 from ilp_parallel.measured.comparison import spread
-from ilp_parallel.measured.plans import NotCoveredError, ordered, plans_of, predicted
+from ilp_parallel.measured.naming import NotCoveredError
+from ilp_parallel.measured.plans import ordered, plans_of, predicted, require_valid_specs
 from ilp_parallel.measured.runs import distinct
-from ilp_parallel.specs.validate import check_cluster, check_job, check_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -168,16 +167,11 @@ def _case(told: list[Run], profile: Profile | None) -> Case:
 def _completions(run: Run, profile: Profile | None) -> tuple[Plan, ...]:
     """The run's plans, the assumed one first, under the rates of the profile."""
     plans = plans_of(run)
-    model, cluster, job = plans[0].model, plans[0].cluster, plans[0].job
+    cluster, job = plans[0].cluster, plans[0].job
     for g in (plan.configuration for plan in plans):
         if g.microbatch * g.microbatches * g.data != job.global_batch:
             raise NotCoveredError("batch does not divide")
-    try:
-        check_model(model)
-        check_cluster(cluster)
-        check_job(model, cluster, job)
-    except InputError as error:
-        raise NotCoveredError(f"{error.code}: {error.message}") from None
+    require_valid_specs(plans[0])
     if profile is not None:
         job = replace(job, rates=profile_rates(profile, cluster, job.stack))
         plans = tuple(replace(plan, job=job) for plan in plans)

@@ -16,7 +16,8 @@ import msgspec
 
 from ilp_parallel.configuration import Configuration, Strategy
 from ilp_parallel.errors import InputError
-from ilp_parallel.measured.plans import NotCoveredError, stage_sizes
+from ilp_parallel.measured.naming import NotCoveredError
+from ilp_parallel.measured.plans import stage_sizes
 from ilp_parallel.plan import Plan
 from ilp_parallel.specs.job import JobSpec
 from ilp_parallel.specs.model import ModelSpec

@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ilp_parallel.errors import InputError
 from ilp_parallel.measured import conventions as known
 from ilp_parallel.measured.cases import OUT_OF_MEMORY, cases_of
 from ilp_parallel.measured.comparison import errors_of
 from ilp_parallel.measured.golden import is_golden, plan_of, read_golden
-from ilp_parallel.measured.plans import NotCoveredError
+from ilp_parallel.measured.naming import NotCoveredError
+from ilp_parallel.measured.plans import require_valid_specs
 from ilp_parallel.measured.runs import read_runs
 from ilp_parallel.measured.software import MeasuredCosts, software_of
-from ilp_parallel.specs.validate import check_cluster, check_job, check_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -214,12 +213,7 @@ def golden_peak(row: GoldenRow) -> Peak:
         If the cost model does not describe the test.
     """
     plan = plan_of(row)
-    try:
-        check_model(plan.model)
-        check_cluster(plan.cluster)
-        check_job(plan.model, plan.cluster, plan.job)
-    except InputError as error:
-        raise NotCoveredError(f"{error.code}: {error.message}") from None
+    require_valid_specs(plan)
     stage = MeasuredCosts(plan, known.Software()).prediction().stages[-1]
     assert row.mem_max_allocated_bytes is not None
     name = f"{row.test} {row.platform}"

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ilp_parallel.measured import conventions as known
+from ilp_parallel.specs.job import FLASH
 
 if TYPE_CHECKING:
     from ilp_parallel.measured.conventions import Family, Habit
@@ -100,7 +101,7 @@ def kernels_of(text: str | None, habit: Habit) -> tuple[Attention, NormKernel]:
     if any(word in name for word in _WRITTEN_OUT):
         return "unfused", habit.norm_kernel
     if any(word in name for word in _FLASH):
-        flash = habit.attention in ("flash", "flash1")
+        flash = habit.attention in FLASH
         return habit.attention if flash else "flash", habit.norm_kernel
     if any(word in name for word in _EAGER):
         return "eager", habit.norm_kernel

@@ -28,6 +28,7 @@ from ilp_parallel.plan import Plan
 from ilp_parallel.specs.job import JobSpec
 from ilp_parallel.specs.model import ModelSpec
 from ilp_parallel.specs.readers import load_cluster
+from ilp_parallel.specs.validate import check_cluster, check_job, check_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,6 +231,22 @@ def stage_sizes(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(size + (s < more) for s in range(stages))
 
 
+def require_valid_specs(plan: Plan) -> None:
+    """A plan made from a row obeys the limits of any other input.
+
+    Raises
+    ------
+    NotCoveredError
+        If it does not.
+    """
+    try:
+        check_model(plan.model)
+        check_cluster(plan.cluster)
+        check_job(plan.model, plan.cluster, plan.job)
+    except InputError as error:
+        raise NotCoveredError(f"{error.code}: {error.message}") from None
+
+
 def predicted(run: Run, plan: Plan) -> tuple[float, float]:
     """Step time (s) of a run's plan, and memory of its heaviest stage over what is usable."""
     prediction = MeasuredCosts(plan, software_of(run.framework)).prediction()
@@ -252,6 +269,3 @@ def ordered(run: Run, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
     fitting = [(time, i) for (time, load), i in priced if habit or load <= 1]
     first = min(fitting)[1] if fitting else min((load, i) for (_, load), i in priced)[1]
     return (plans[first], *(plan for i, plan in enumerate(plans) if i != first))
-
-
-__all__ = ["InputError", "NotCoveredError", "ordered", "plans_of", "predicted"]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ilp_parallel.charts import write_figure
 from ilp_parallel.errors import InputError
-from ilp_parallel.plan_files import require_target
 from ilp_parallel.specs.documents import shown
 
 if TYPE_CHECKING:
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
 
     from ilp_parallel.measured.cases import PricedCase
 
-KINDS = (".svg", ".png")
-
 BAND = 0.10
 """Half width of the band beside the diagonal, as a share (chosen)."""
 
@@ -30,24 +25,6 @@ _MARKERS = "osD^v"
 _COLOURS = (  # Okabe and Ito's palette, which colour-blind readers tell apart, less its yellow
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000"),
 )
-
-
-def require_plot_target(path: str) -> None:
-    """Refuse a path that cannot become a picture, before anything long is started.
-
-    Raises
-    ------
-    InputError
-        ``UNKNOWN_PICTURE``, ``NO_MATPLOTLIB`` or ``CANNOT_WRITE``.
-    """
-    if Path(path).suffix.lower() not in KINDS:
-        raise InputError("UNKNOWN_PICTURE", shown(path), f"end it in {' or '.join(KINDS)}")
-    require_target(path)
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        fix = "pip install 'ilp-parallel[plots]'"
-        raise InputError("NO_MATPLOTLIB", "matplotlib is not installed", fix) from None
 
 
 def write_scatter(path: str, timed: Sequence[PricedCase]) -> None:
@@ -58,26 +35,9 @@ def write_scatter(path: str, timed: Sequence[PricedCase]) -> None:
     InputError
         ``NOTHING_TO_PLOT`` or ``CANNOT_WRITE``.
     """
-    import matplotlib
-
     if not timed:
         raise InputError("NOTHING_TO_PLOT", "no timed run that the model describes", "drop --plot")
-    figure, target = draw_scatter(timed), Path(path)
-    kind = target.suffix.lower()[1:]
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".ilp_parallel-")
-        try:
-            with os.fdopen(handle, "wb") as file, matplotlib.rc_context({"svg.hashsalt": "ilp"}):
-                metadata = {"Date": None} if kind == "svg" else {}
-                figure.savefig(file, format=kind, dpi=150, metadata=metadata)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError("CANNOT_WRITE", f"{path}: {reason}", "choose another --plot") from None
+    write_figure(path, draw_scatter(timed))
 
 
 def draw_scatter(timed: Sequence[PricedCase]) -> Figure:

@@ -21,6 +21,8 @@ Optimizer = Literal["adam", "sgd-momentum", "sgd"]
 Attention = Literal["flash", "flash1", "unfused", "eager"]
 """FlashAttention-2 or later; FlashAttention-1; a fused softmax between two matmuls; one kernel per
 tensor operation."""
+FLASH: tuple[Attention, ...] = ("flash", "flash1")
+"""Kernels that never write the attention scores to memory."""
 NormKernel = Literal["fused", "eager"]
 Stack = Literal["megatron", "megatron-2021", "deepspeed", "torchtitan", "fsdp", "jax"]
 """Megatron-Core and what is built on it; Megatron-LM before it overlapped gradients with backward

@@ -63,7 +63,7 @@ def test_exposed_traffic_lies_between_a_share_and_all(traffic: float, hiding: fl
     exposed = MACHINE.exposed_s(traffic, hiding)
     assert 0 <= exposed <= traffic
     assert exposed >= traffic - max(hiding, 0.0) - 1e-12
-    assert MACHINE.exposed_s(traffic, 1e9) == pytest.approx((1 - MACHINE.overlap) * traffic)
+    assert MACHINE.exposed_s(traffic, 1e9) == pytest.approx((1 - MACHINE.rates.overlap) * traffic)
 
 
 def test_fp8_is_refused_where_there_is_none_and_faster_where_there_is() -> None:

@@ -10,7 +10,6 @@ import pytest
 from ilp_parallel.costs.profile import (
     ANY,
     DEVICE_RATES,
-    RATE_LIMITS,
     STACK_RATES,
     default_profile,
     prior_profile,
@@ -20,6 +19,7 @@ from ilp_parallel.costs.profile import (
 )
 from ilp_parallel.errors import InputError
 from ilp_parallel.specs.job import Stack
+from ilp_parallel.specs.rates import RATE_LIMITS
 from ilp_parallel.specs.readers import cluster_names, load_cluster
 
 if TYPE_CHECKING:

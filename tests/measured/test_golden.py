@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ilp_parallel.errors import InputError
 from ilp_parallel.measured.golden import GoldenRow, is_golden, plan_of, read_golden
-from ilp_parallel.measured.plans import NotCoveredError
+from ilp_parallel.measured.naming import NotCoveredError
 
 if TYPE_CHECKING:
     from pathlib import Path
