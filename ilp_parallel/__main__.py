@@ -1,6 +1,6 @@
 """``python -m ilp_parallel``."""
 
-from ilp_parallel.cli import main
+from ilp_parallel.cli.app import main
 
 if __name__ == "__main__":
     main()

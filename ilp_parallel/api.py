@@ -162,7 +162,8 @@ def compare(
     Returns
     -------
     Table
-        A row per job and method, as :func:`ilp_parallel.comparing.compare_models` describes:
+        A row per job and method, as
+        :func:`ilp_parallel.comparison.comparing.compare_models` describes:
         ``objective`` in ticks, ``step_time_s``, ``excess`` as the fraction (value - optimum) /
         optimum, ``seconds`` of the method. None where a method found no plan, or the optimum is
         not proven. Each heuristic cites its source.
@@ -186,7 +187,7 @@ def compare(
     jobs = [given_job(model, cluster, batch, sequence, job) for model in each]
     options = search_options(time_limit_s=time_limit_s, seed=seed, progress=progress, cancel=cancel)
     methods = comparison_methods(heuristics, evaluations, heuristic_limit_s, seed)
-    from ilp_parallel.comparing import compare_models
+    from ilp_parallel.comparison.comparing import compare_models
 
     with Interruptible(options) as running:
         found = compare_models(jobs, running, methods)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import TypeAlias
 
-    from ilp_parallel.comparing import Methods
+    from ilp_parallel.comparison.comparing import Methods
     from ilp_parallel.planner import SearchOptions, SearchProgress
 
     ModelLike: TypeAlias = str | os.PathLike[str] | ModelSpec
@@ -186,7 +186,7 @@ def search_options(
     InputError
         For unknown, impossible or mistyped values.
     """
-    from ilp_parallel.cli_options import read_search_options
+    from ilp_parallel.cli.options import read_search_options
 
     words = {
         "space": space,
@@ -220,7 +220,7 @@ def comparison_methods(
         ``UNKNOWN_HEURISTIC``, ``OUT_OF_RANGE`` or ``WRONG_TYPE``.
     """
     from ilp_parallel.baselines.named.workbench import Effort
-    from ilp_parallel.comparing import read_methods
+    from ilp_parallel.comparison.comparing import read_methods
 
     words = {"seed": seed, "evaluations": evaluations, "seconds": limit_s}
     effort = _converted(words, Effort)
@@ -322,7 +322,7 @@ def _converted(words: object, kind: type[Words]) -> Words:
 
 
 def _complete(words: dict[str, object]) -> CompleteJob:
-    from ilp_parallel.cli_exchange import exchanged_job
+    from ilp_parallel.cli.exchange import exchanged_job
 
     request = asdict(_converted(words, JobRequest))
     return exchanged_job(request.pop("model"), request)

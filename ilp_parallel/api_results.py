@@ -261,7 +261,7 @@ class Result:
 
         document = answer_document(self.answer)
         if self.status == "infeasible":
-            from ilp_parallel.explaining import explain_infeasible
+            from ilp_parallel.diagnosis.explaining import explain_infeasible
 
             found, _ = explain_infeasible(self.answer.job, self.answer.options)
             document["infeasibility"] = found
@@ -275,7 +275,7 @@ class Result:
         InputError
             ``CANNOT_WRITE``, or ``STANDARD_STREAM`` for ``-``.
         """
-        from ilp_parallel.cli_options import json_text
+        from ilp_parallel.cli.options import json_text
         from ilp_parallel.plan_files import write_text
 
         write_text(path_text(path), json_text(self.document()))

@@ -34,7 +34,7 @@ from ilp_parallel import (
     training_job,
     verify,
 )
-from ilp_parallel.cli import main
+from ilp_parallel.cli.app import main
 from tests.costs.cases import gpt
 from tests.usage_of_api import tour
 

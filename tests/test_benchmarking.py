@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ilp_parallel.benchmarking import (
+from ilp_parallel.comparison.benchmarking import (
     LEVELS,
     performance_profile,
     read_set,
@@ -19,7 +19,7 @@ from ilp_parallel.benchmarking import (
 from ilp_parallel.errors import InputError
 
 if TYPE_CHECKING:
-    from ilp_parallel.comparing import Row
+    from ilp_parallel.comparison.comparing import Row
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -126,7 +126,7 @@ def test_unknown_set() -> None:
 
 def test_picture_shows_every_method_and_is_the_same_every_time(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from ilp_parallel.comparison_charts import draw_comparison, write_comparison
+    from ilp_parallel.comparison.charts import draw_comparison, write_comparison
 
     files = [tmp_path / f"{i}.svg" for i in range(2)]
     for file in files:

@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ilp_parallel.check_subjects import subject_of_plan
-from ilp_parallel.checking import check
 from ilp_parallel.configuration import Configuration
 from ilp_parallel.costs.hardware import Machine
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.costs.states import StateCosting
-from ilp_parallel.explaining import explain_job
-from ilp_parallel.feasibility import Question, fits, smallest_cluster
-from ilp_parallel.findings import memory_findings
+from ilp_parallel.diagnosis.check_subjects import subject_of_plan
+from ilp_parallel.diagnosis.checking import check
+from ilp_parallel.diagnosis.explaining import explain_job
+from ilp_parallel.diagnosis.feasibility import Question, fits, smallest_cluster
+from ilp_parallel.diagnosis.findings import memory_findings
+from ilp_parallel.diagnosis.memory_table import stage_memories
+from ilp_parallel.diagnosis.mending import decisions_of_plan, plan_of_decisions
+from ilp_parallel.diagnosis.requirements import with_memory
 from ilp_parallel.jobs import CompleteJob
-from ilp_parallel.memory_table import stage_memories
-from ilp_parallel.mending import decisions_of_plan, plan_of_decisions
 from ilp_parallel.plan_words import plan_from_words
 from ilp_parallel.planner import ANY_SCHEDULE, SearchOptions, search
-from ilp_parallel.requirements import with_memory
 from ilp_parallel.spaces import Pins, get_space
 from ilp_parallel.specs.job import JobSpec
 from ilp_parallel.specs.readers import load_cluster, load_model
 from tests.costs.cases import GPT, LLAMA
 
 if TYPE_CHECKING:
-    from ilp_parallel.memory_table import StageMemory
+    from ilp_parallel.diagnosis.memory_table import StageMemory
     from ilp_parallel.plan import Plan
     from ilp_parallel.specs.cluster import ClusterSpec
     from ilp_parallel.specs.job import Precision

@@ -35,13 +35,15 @@ from pathlib import Path
 
 import pytest
 
-from ilp_parallel.check_subjects import ForeignRun, subject_of_file
 from ilp_parallel.configuration import Configuration, Strategy
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.costs.shapes import rank_shapes
+from ilp_parallel.diagnosis.check_subjects import ForeignRun, subject_of_file
+from ilp_parallel.diagnosis.expert_rules import read_expert_degrees
+from ilp_parallel.diagnosis.explaining import explain_job
+from ilp_parallel.diagnosis.feasibility import Question
+from ilp_parallel.diagnosis.findings import file_findings, plan_findings
 from ilp_parallel.errors import InputError
-from ilp_parallel.expert_rules import read_expert_degrees
-from ilp_parallel.explaining import explain_job
 from ilp_parallel.export.accelerate import AccelerateRun, validate_accelerate
 from ilp_parallel.export.deepspeed import document
 from ilp_parallel.export.megatron import export_megatron
@@ -49,8 +51,6 @@ from ilp_parallel.export.megatron_flags import MegatronFlags
 from ilp_parallel.export.megatron_layout import read_layout
 from ilp_parallel.export.megatron_reader import stage_sizes
 from ilp_parallel.export.registry import export_plan
-from ilp_parallel.feasibility import Question
-from ilp_parallel.findings import file_findings, plan_findings
 from ilp_parallel.jobs import CompleteJob
 from ilp_parallel.plan_words import plan_from_words
 from ilp_parallel.planner import ANY_SCHEDULE, SearchOptions, search

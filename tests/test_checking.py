@@ -11,29 +11,29 @@ from pathlib import Path
 
 import pytest
 
-from ilp_parallel.alternatives import plan_ticks
-from ilp_parallel.check_subjects import (
+from ilp_parallel.configuration import Strategy
+from ilp_parallel.costs.model import CostModel
+from ilp_parallel.diagnosis.alternatives import plan_ticks
+from ilp_parallel.diagnosis.check_subjects import (
     ForeignRun,
     subject_of_file,
     subject_of_plan,
     subject_of_words,
 )
-from ilp_parallel.checking import check, check_document, check_text, differences
-from ilp_parallel.configuration import Strategy
-from ilp_parallel.costs.model import CostModel
-from ilp_parallel.errors import InputError
-from ilp_parallel.export import base
-from ilp_parallel.export.registry import EXPORTERS, export_plan
-from ilp_parallel.findings import FIXES, file_findings, plan_findings
-from ilp_parallel.jobs import CompleteJob
-from ilp_parallel.memory_table import PARTS, stage_memories
-from ilp_parallel.mending import (
+from ilp_parallel.diagnosis.checking import check, check_document, check_text, differences
+from ilp_parallel.diagnosis.findings import FIXES, file_findings, plan_findings
+from ilp_parallel.diagnosis.memory_table import PARTS, stage_memories
+from ilp_parallel.diagnosis.mending import (
     _changed,
     _single_changes,
     decisions_of_plan,
     plan_of_decisions,
     smallest_change,
 )
+from ilp_parallel.errors import InputError
+from ilp_parallel.export import base
+from ilp_parallel.export.registry import EXPORTERS, export_plan
+from ilp_parallel.jobs import CompleteJob
 from ilp_parallel.plan_words import plan_from_words
 from ilp_parallel.planner import SearchOptions
 from ilp_parallel.specs.readers import load_cluster, load_model
@@ -342,7 +342,7 @@ def mutated(text: str, rng: random.Random) -> str:
 def test_a_broken_file_gives_a_verdict_or_one_line(
     batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ilp_parallel.checking._optimum", lambda job, options: None)
+    monkeypatch.setattr("ilp_parallel.diagnosis.checking._optimum", lambda job, options: None)
     verdicts = set()
     for seed in range(40 * batch, 40 * (batch + 1)):
         rng = random.Random(seed)

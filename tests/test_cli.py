@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import pytest
 
-from ilp_parallel.cli import main
-from ilp_parallel.cli_options import Live
-from ilp_parallel.comparing import Methods
+from ilp_parallel.cli.app import main
+from ilp_parallel.cli.options import Live
+from ilp_parallel.comparison.comparing import Methods
 from ilp_parallel.planner import DisagreementError
 from tests.costs.cases import gpt
 from tests.small_jobs import fixed_profile
@@ -407,7 +407,7 @@ def test_stopped_search_tells_what_it_knows(
     words = ("solve", model, *JOB, "--space", "mixed", "--format", "json")
     optimum = json.loads(run(*words).out)["objective"]
     monkeypatch.setattr(StoppedAfter, "polls", polls)
-    monkeypatch.setattr("ilp_parallel.cli.Live", StoppedAfter)
+    monkeypatch.setattr("ilp_parallel.cli.app.Live", StoppedAfter)
     path = tmp_path / "stopped.json"
     ran = run(*words, "-o", path)
     document = json.loads(path.read_text())
@@ -443,7 +443,7 @@ class StoppedWithPlan(Live):
 def test_stopped_search_with_a_plan_says_how_far_it_may_be(
     run: Callable[..., Ran], model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("ilp_parallel.cli.Live", StoppedWithPlan)
+    monkeypatch.setattr("ilp_parallel.cli.app.Live", StoppedWithPlan)
     profile = tmp_path / "fixed.json"
     profile.write_text(json.dumps(fixed_profile()))
     space = ("--space", "megatron", "--reserve-gib", "76.3466796875", "--profile", profile)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from ilp_parallel.cli import cli
+from ilp_parallel.cli.app import cli
 from ilp_parallel.errors import InputError
 from ilp_parallel.plan_files import read_certificate, read_plan
 from tests.imports.runs import DEEPSPEED, SCRIPT, TITAN

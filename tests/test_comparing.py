@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from ilp_parallel.baselines.named.registry import NAMED
 from ilp_parallel.baselines.named.workbench import Effort
-from ilp_parallel.cli_compare import compare
-from ilp_parallel.comparing import REACH, Methods, Row, compare_models, read_methods
-from ilp_parallel.comparison_output import (
+from ilp_parallel.cli.compare import compare
+from ilp_parallel.comparison.comparing import REACH, Methods, Row, compare_models, read_methods
+from ilp_parallel.comparison.output import (
     comparison_csv,
     comparison_latex,
     comparison_text,

@@ -10,7 +10,7 @@ import pytest
 from ilp_parallel.baselines.two_level_dp import two_level_dp
 from ilp_parallel.configuration import Configuration
 from ilp_parallel.costs.model import CostModel
-from ilp_parallel.feasibility import (
+from ilp_parallel.diagnosis.feasibility import (
     Question,
     fits,
     fitting_plan,

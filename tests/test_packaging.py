@@ -60,7 +60,7 @@ def test_presets_are_found_where_the_package_looks() -> None:
 def test_metadata_of_the_installed_package() -> None:
     assert metadata("ilp-parallel")["Requires-Python"] == "<3.14,>=3.10"
     (script,) = entry_points(group="console_scripts", name="ilp-parallel")
-    assert script.value == "ilp_parallel.cli:main"
+    assert script.value == "ilp_parallel.cli.app:main"
 
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"])

@@ -10,11 +10,9 @@ import pytest
 
 from ilp_parallel.configuration import Configuration
 from ilp_parallel.costs.model import CostModel
-from ilp_parallel.feasibility import Question, fits
-from ilp_parallel.instances import InstanceBuilder
-from ilp_parallel.problems.pipeline import Schedule
-from ilp_parallel.relaxations import relaxations
-from ilp_parallel.requirements import (
+from ilp_parallel.diagnosis.feasibility import Question, fits
+from ilp_parallel.diagnosis.relaxations import relaxations
+from ilp_parallel.diagnosis.requirements import (
     Relaxer,
     corrections,
     find_conflict,
@@ -23,13 +21,15 @@ from ilp_parallel.requirements import (
     with_fixed,
     with_memory,
 )
+from ilp_parallel.instances import InstanceBuilder
+from ilp_parallel.problems.pipeline import Schedule
 from ilp_parallel.spaces import Pins, get_space
 from tests.small_jobs import GIB, JOB, MODEL, node_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ilp_parallel.requirements import Requirement
+    from ilp_parallel.diagnosis.requirements import Requirement
 
 ALL: tuple[Schedule, ...] = get_args(Schedule)
 

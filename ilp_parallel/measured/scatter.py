@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ilp_parallel.charts import write_figure
+from ilp_parallel.diagnosis.charts import write_figure
 from ilp_parallel.errors import InputError
 from ilp_parallel.specs.documents import shown
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ilp_parallel.memory_table import PARTS
+from ilp_parallel.diagnosis.memory_table import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ilp_parallel.anytime import AnytimeCurve
+    from ilp_parallel.diagnosis.memory_table import StageMemory
     from ilp_parallel.ladder import Ladder, Rung
-    from ilp_parallel.memory_table import StageMemory
     from ilp_parallel.pages.facts import Sensitivity
     from ilp_parallel.playing import Played
     from ilp_parallel.predicting import Share

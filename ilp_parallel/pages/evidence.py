@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, cast
 
 from ilp_parallel.certificate import WorkBound
-from ilp_parallel.memory_table import PARTS
+from ilp_parallel.diagnosis.memory_table import PARTS
 from ilp_parallel.pages import charts
 from ilp_parallel.pages.about import FATES
 from ilp_parallel.pages.facts import CHANGE

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 from ilp_parallel.claims import is_plan_of
 from ilp_parallel.costs.model import CostModel
+from ilp_parallel.diagnosis.memory_table import StageMemory, stage_memories
 from ilp_parallel.errors import InputError
 from ilp_parallel.export.registry import EXPORTERS, export_plan
 from ilp_parallel.instances import InstanceBuilder
 from ilp_parallel.ladder import SCHEMA as LADDER_SCHEMA
 from ilp_parallel.ladder import Ladder, quick_ladder
-from ilp_parallel.memory_table import StageMemory, stage_memories
 from ilp_parallel.pages.rivals import Rivals, find_rivals
 from ilp_parallel.plan_files import certificate_of_document, plan_of_document
 from ilp_parallel.playing import Played, play
@@ -145,7 +145,7 @@ def gather(path: str, bounds: str | None = None, *, verify: bool = True) -> Fact
 
 
 def _ticks(plan: Plan) -> int:
-    from ilp_parallel.alternatives import plan_ticks
+    from ilp_parallel.diagnosis.alternatives import plan_ticks
 
     return plan_ticks(plan)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ilp_parallel.alternatives import Contrast, contrast
 from ilp_parallel.baselines.two_level_dp import two_level_dp
 from ilp_parallel.certificate import LagrangianBound, Open, WorkBound
+from ilp_parallel.diagnosis.alternatives import Contrast, contrast
 from ilp_parallel.instances import InstanceBuilder, plan_of
 from ilp_parallel.spaces import Refusal, enumerate_configurations, get_space
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ilp_parallel.cli_exchange import FRAMEWORKS
+from ilp_parallel.cli.exchange import FRAMEWORKS
 from ilp_parallel.configuration import Strategy
 from ilp_parallel.errors import InputError
 from ilp_parallel.export.megatron_reader import parse_megatron

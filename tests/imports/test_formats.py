@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ilp_parallel.cli_exchange import FORMS as OFFERED
+from ilp_parallel.cli.exchange import FORMS as OFFERED
 from ilp_parallel.errors import InputError
 from ilp_parallel.imports.registry import FORMS, read_texts
 from tests.imports.runs import (

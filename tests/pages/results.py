@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ilp_parallel.cli_options import json_text
+from ilp_parallel.cli.options import json_text
 from ilp_parallel.jobs import CompleteJob
 from ilp_parallel.planner import SearchOptions
 from ilp_parallel.solving import answer_document, solve

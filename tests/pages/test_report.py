@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from ilp_parallel.alternatives import plan_ticks
-from ilp_parallel.cli import main
+from ilp_parallel.cli.app import main
 from ilp_parallel.costs.model import CostModel
+from ilp_parallel.diagnosis.alternatives import plan_ticks
 from ilp_parallel.pages.facts import CHANGE, gather, sensitivities
 from ilp_parallel.pages.page import render_page
 from ilp_parallel.predicting import step_shares

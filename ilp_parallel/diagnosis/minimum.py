@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ilp_parallel.alternatives import plan_ticks
-from ilp_parallel.explaining import question_of, refutation_text
-from ilp_parallel.feasibility import smallest_cluster
+from ilp_parallel.diagnosis.alternatives import plan_ticks
+from ilp_parallel.diagnosis.explaining import question_of, refutation_text
+from ilp_parallel.diagnosis.feasibility import smallest_cluster
 from ilp_parallel.planner import search
 from ilp_parallel.report import plan_text, render
 
 if TYPE_CHECKING:
-    from ilp_parallel.feasibility import NodeSearch
+    from ilp_parallel.diagnosis.feasibility import NodeSearch
     from ilp_parallel.jobs import CompleteJob
     from ilp_parallel.plan import Plan
     from ilp_parallel.planner import SearchOptions, SearchResult
@@ -52,7 +52,7 @@ def smallest_training(job: CompleteJob, options: SearchOptions, most_nodes: int)
     """Try numbers of nodes from 1 upwards, then search on the first that is not refuted.
 
     Fitting is not monotone in the number of nodes, so every smaller number is refuted by itself
-    (:func:`~ilp_parallel.feasibility.smallest_cluster`).
+    (:func:`~ilp_parallel.diagnosis.feasibility.smallest_cluster`).
     """
     question = question_of(job, options)
     nodes = smallest_cluster(question, most_nodes=most_nodes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from ilp_parallel.cli_options import (
+from ilp_parallel.cli.options import (
     Live,
     job_options,
     job_request,
@@ -23,7 +23,7 @@ from ilp_parallel.jobs import complete_job
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ilp_parallel.comparing import Methods, Row
+    from ilp_parallel.comparison.comparing import Methods, Row
     from ilp_parallel.jobs import CompleteJob
 
 Format = Literal["table", "json", "csv", "latex", "md"]
@@ -61,12 +61,12 @@ def compare(
 
     With --set the jobs are those of a benchmark set, in as many processes as there are cores.
     """
-    from ilp_parallel.comparing import compare_models
+    from ilp_parallel.comparison.comparing import compare_models
     from ilp_parallel.plan_files import require_target
 
     require_target(output)
     if plot is not None:
-        from ilp_parallel.charts import require_plot_target
+        from ilp_parallel.diagnosis.charts import require_plot_target
 
         require_plot_target(plot)
     if workers is not None and not 1 <= workers <= 1024:
@@ -81,7 +81,7 @@ def compare(
     rows = [{**row, "job": names[cast("int", row["job"])]} for row in rows]
     write_result(output, _text(rows, style or _default_style(output)))
     if plot is not None:
-        from ilp_parallel.comparison_charts import write_comparison
+        from ilp_parallel.comparison.charts import write_comparison
 
         write_comparison(plot, rows)
 
@@ -89,7 +89,7 @@ def compare(
 def _methods(words: dict[str, object]) -> Methods:
     """The heuristics and what each may spend."""
     from ilp_parallel.baselines.named.workbench import Effort
-    from ilp_parallel.comparing import read_methods
+    from ilp_parallel.comparison.comparing import read_methods
 
     evaluations = cast("int", words["evaluations"])
     limit = cast("float | None", words["heuristic_limit"])
@@ -116,7 +116,7 @@ def _jobs(
             message = f"--layer-times with {len(models)} models"
             raise InputError("LAYER_TIMES_OF_ONE_MODEL", message, "give one model")
         return list(models), [complete_job(job_request(model, words)) for model in models]
-    from ilp_parallel.benchmarking import read_set
+    from ilp_parallel.comparison.benchmarking import read_set
     from ilp_parallel.jobs import JobRequest
 
     given = [name for name in JobRequest.__dataclass_fields__ if words.get(name) is not None]
@@ -134,7 +134,7 @@ def _default_style(output: str) -> Format:
 
 
 def _text(rows: Sequence[Row], style: Format) -> str:
-    from ilp_parallel import comparison_output as to
+    from ilp_parallel.comparison import output as to
 
     if style == "json":
         return json_text(to.comparison_document(rows))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ilp_parallel.diagnosis.memory_table import PARTS
 from ilp_parallel.errors import InputError
-from ilp_parallel.memory_table import PARTS
 from ilp_parallel.plan_files import replacing, require_target
 from ilp_parallel.specs.documents import shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ilp_parallel.memory_table import StageMemory
+    from ilp_parallel.diagnosis.memory_table import StageMemory
 
 KINDS = (".svg", ".png")
 

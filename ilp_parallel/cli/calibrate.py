@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ilp_parallel.cli_options import json_text, write_result
+from ilp_parallel.cli.options import json_text, write_result
 from ilp_parallel.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ilp_parallel.cli_options import REJECTED, write_result
+from ilp_parallel.cli.options import REJECTED, write_result
 from ilp_parallel.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ def _require_matplotlib() -> None:
 def require_picture(path: str | None) -> None:
     """Refuse a path that cannot become a picture; None is no picture."""
     if path is not None:
-        from ilp_parallel.charts import require_plot_target
+        from ilp_parallel.diagnosis.charts import require_plot_target
 
         require_plot_target(path)
 
 
 def draw_bounds(path: str, title: str, found: Ladder) -> None:
     """Draw a ladder of bounds."""
-    from ilp_parallel.charts import write_figure
+    from ilp_parallel.diagnosis.charts import write_figure
     from ilp_parallel.pages.charts import draw_ladder
 
     write_figure(path, draw_ladder(found, title))
@@ -109,7 +109,7 @@ class Traced:
         if self._path.lower().endswith(".csv"):
             write_result(self._path, curves_csv(curves))
             return
-        from ilp_parallel.charts import write_figure
+        from ilp_parallel.diagnosis.charts import write_figure
         from ilp_parallel.pages.charts import draw_anytime
 
         title = f"{answer.job.model.name} on {answer.job.cluster.name}"

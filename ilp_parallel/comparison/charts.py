@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ilp_parallel.benchmarking import judged, performance_profile, row_excess, summarise
-from ilp_parallel.charts import write_figure
-from ilp_parallel.comparing import REACH
+from ilp_parallel.comparison.benchmarking import judged, performance_profile, row_excess, summarise
+from ilp_parallel.comparison.comparing import REACH
+from ilp_parallel.diagnosis.charts import write_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ilp_parallel.comparing import Row
+    from ilp_parallel.comparison.comparing import Row
 
 _COLOURS = (  # Okabe and Ito's palette, which colour-blind readers tell apart, less its yellow
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"),

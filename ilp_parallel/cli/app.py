@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from ilp_parallel import __version__
-from ilp_parallel.cli_calibrate import calibrate
-from ilp_parallel.cli_compare import compare
-from ilp_parallel.cli_diagnosis import check, explain, memory, min_gpus
-from ilp_parallel.cli_exchange import exchange_options, exchanged_job, export, import_
-from ilp_parallel.cli_measured import predict, validate
-from ilp_parallel.cli_options import (
+from ilp_parallel.cli.calibrate import calibrate
+from ilp_parallel.cli.compare import compare
+from ilp_parallel.cli.diagnosis import check, explain, memory, min_gpus
+from ilp_parallel.cli.exchange import exchange_options, exchanged_job, export, import_
+from ilp_parallel.cli.measured import predict, validate
+from ilp_parallel.cli.options import (
     REJECTED,
     Format,
     Live,
@@ -28,7 +28,7 @@ from ilp_parallel.cli_options import (
     search_options,
     write_result,
 )
-from ilp_parallel.cli_report import Traced, draw_bounds, report, require_picture
+from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import complete_job
 
@@ -310,7 +310,7 @@ def _after(answer: Answer) -> str:
 
 def _infeasibility(answer: Answer) -> tuple[dict[str, object], str]:
     """What is short and how many nodes would do, as data and as text."""
-    from ilp_parallel.explaining import explain_infeasible
+    from ilp_parallel.diagnosis.explaining import explain_infeasible
 
     return explain_infeasible(answer.job, answer.options)
 

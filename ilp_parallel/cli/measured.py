@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from ilp_parallel.cli_exchange import exchange_options, exchanged_job, imported_plan
-from ilp_parallel.cli_options import (
+from ilp_parallel.cli.exchange import exchange_options, exchanged_job, imported_plan
+from ilp_parallel.cli.options import (
     REJECTED,
     Format,
     chosen_style,
@@ -122,8 +122,8 @@ def validate(
     FOLDER holds any number of CSV files, one row a run; files without the columns of a run are
     passed over.
     """
-    from ilp_parallel.charts import require_plot_target
     from ilp_parallel.costs.profile import read_profile
+    from ilp_parallel.diagnosis.charts import require_plot_target
     from ilp_parallel.measured.scatter import write_scatter
     from ilp_parallel.measured.validation_report import (
         validate_folder,

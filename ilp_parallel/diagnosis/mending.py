@@ -24,12 +24,12 @@ from ilp_parallel.configuration import (
     Zero,
 )
 from ilp_parallel.costs.model import CostModel
+from ilp_parallel.diagnosis.requirements import divisors
 from ilp_parallel.errors import InputError
 from ilp_parallel.instances import InstanceBuilder
 from ilp_parallel.plan import Plan
 from ilp_parallel.plan_files import check_plan
 from ilp_parallel.problems.pipeline import PipelineInstance, objective_numerator
-from ilp_parallel.requirements import divisors
 from ilp_parallel.rules import CONTEXT_TOKENS
 from ilp_parallel.spaces import Pins, get_space
 

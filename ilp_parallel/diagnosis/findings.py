@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ilp_parallel.diagnosis.expert_rules import expert_groups
 from ilp_parallel.errors import InputError
-from ilp_parallel.expert_rules import expert_groups
 from ilp_parallel.export.base import Violation, recomputed
 from ilp_parallel.export.deepspeed import DeepSpeedRun, validate_deepspeed
 from ilp_parallel.export.galvatron import GalvatronRun, validate_galvatron
@@ -27,8 +27,8 @@ from ilp_parallel.spaces import RULES as SPACE_FIXES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ilp_parallel.diagnosis.memory_table import StageMemory
     from ilp_parallel.export.base import Exporter
-    from ilp_parallel.memory_table import StageMemory
     from ilp_parallel.plan import Plan
     from ilp_parallel.specs.cluster import ClusterSpec
     from ilp_parallel.specs.model import ModelSpec

@@ -16,7 +16,7 @@ from ilp_parallel.specs.readers import data_root
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ilp_parallel.comparing import Row
+    from ilp_parallel.comparison.comparing import Row
     from ilp_parallel.jobs import CompleteJob
 
 SCHEMA = "ilp_parallel.benchmark/1"

@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, count, product
 from typing import TYPE_CHECKING, Literal
 
-from ilp_parallel.feasibility import Question, fitting_plan
+from ilp_parallel.diagnosis.feasibility import Question, fitting_plan
 from ilp_parallel.rules import CONTEXT_TOKENS, context_rule
 from ilp_parallel.spaces import SPACES, Pins
 

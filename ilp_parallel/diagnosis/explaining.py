@@ -6,27 +6,27 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
-from ilp_parallel.feasibility import (
+from ilp_parallel.diagnosis.feasibility import (
     Question,
     fitting_plan,
     refusals,
     shortage,
     smallest_cluster,
 )
+from ilp_parallel.diagnosis.relaxations import relaxations
+from ilp_parallel.diagnosis.requirements import Relaxer, corrections, find_conflict
 from ilp_parallel.problems.pipeline import Schedule
-from ilp_parallel.relaxations import relaxations
-from ilp_parallel.requirements import Relaxer, corrections, find_conflict
 from ilp_parallel.spaces import RULES, get_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ilp_parallel.feasibility import NodeSearch, Refutation, Shortage
+    from ilp_parallel.diagnosis.feasibility import NodeSearch, Refutation, Shortage
+    from ilp_parallel.diagnosis.relaxations import Relaxation
+    from ilp_parallel.diagnosis.requirements import Conflict, Requirement
     from ilp_parallel.jobs import CompleteJob
     from ilp_parallel.plan import Plan
     from ilp_parallel.planner import SearchOptions
-    from ilp_parallel.relaxations import Relaxation
-    from ilp_parallel.requirements import Conflict, Requirement
 
 SCHEMA = "ilp_parallel.explain/1"
 _GIB = 1 << 30

@@ -6,14 +6,14 @@ import csv
 import io
 from typing import TYPE_CHECKING, cast
 
-from ilp_parallel.benchmarking import LEVELS, performance_profile, row_excess, summarise
+from ilp_parallel.comparison.benchmarking import LEVELS, performance_profile, row_excess, summarise
 from ilp_parallel.report import render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ilp_parallel.benchmarking import MethodSummary
-    from ilp_parallel.comparing import Row
+    from ilp_parallel.comparison.benchmarking import MethodSummary
+    from ilp_parallel.comparison.comparing import Row
     from ilp_parallel.report import Style
 
 SCHEMA = "ilp_parallel.compare/1"

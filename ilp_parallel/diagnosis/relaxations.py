@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, get_args
 
 from ilp_parallel.configuration import RECOMPUTE_SETS, ZERO_VARIANTS, Configuration
 from ilp_parallel.costs.model import CostModel
-from ilp_parallel.feasibility import fitting_plan, smallest_cluster
-from ilp_parallel.problems.pipeline import Schedule
-from ilp_parallel.requirements import (
+from ilp_parallel.diagnosis.feasibility import fitting_plan, smallest_cluster
+from ilp_parallel.diagnosis.requirements import (
     LARGEST_SPACE,
     MOST_NODES,
     divisors,
@@ -31,15 +30,16 @@ from ilp_parallel.requirements import (
     with_memory,
     with_sequence,
 )
+from ilp_parallel.problems.pipeline import Schedule
 from ilp_parallel.spaces import SPACES, Pins
 from ilp_parallel.specs.readers import cluster_names, load_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ilp_parallel.feasibility import Question
+    from ilp_parallel.diagnosis.feasibility import Question
+    from ilp_parallel.diagnosis.requirements import Relaxer, Requirement
     from ilp_parallel.plan import Plan
-    from ilp_parallel.requirements import Relaxer, Requirement
 
 _GIB = 1 << 30
 _NEAR_BATCHES = 64
@@ -72,7 +72,8 @@ def relaxations(
     relaxer
         Knows the job.
     requirements
-        Those whose surrender suffices, see :func:`~ilp_parallel.requirements.corrections`.
+        Those whose surrender suffices, see
+        :func:`~ilp_parallel.diagnosis.requirements.corrections`.
     time_limit_s
         For each search over values.
     """

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ilp_parallel.alternatives import contrast, contrast_table, decisions_of, plan_ticks
 from ilp_parallel.costs.model import CostModel
+from ilp_parallel.diagnosis.alternatives import contrast, contrast_table, decisions_of, plan_ticks
+from ilp_parallel.diagnosis.findings import memory_findings, plan_findings
+from ilp_parallel.diagnosis.memory_table import memory_document, memory_rows, stage_memories
+from ilp_parallel.diagnosis.mending import smallest_change
 from ilp_parallel.errors import InputError
-from ilp_parallel.findings import memory_findings, plan_findings
-from ilp_parallel.memory_table import memory_document, memory_rows, stage_memories
-from ilp_parallel.mending import smallest_change
 from ilp_parallel.plan_files import plan_document
 from ilp_parallel.planner import search
 from ilp_parallel.report import plan_text, render
 
 if TYPE_CHECKING:
     from ilp_parallel.costs.breakdown import Prediction
-    from ilp_parallel.findings import Finding
+    from ilp_parallel.diagnosis.findings import Finding
+    from ilp_parallel.diagnosis.memory_table import StageMemory
+    from ilp_parallel.diagnosis.mending import Decisions, Mending
     from ilp_parallel.jobs import CompleteJob
-    from ilp_parallel.memory_table import StageMemory
-    from ilp_parallel.mending import Decisions, Mending
     from ilp_parallel.plan import Plan
     from ilp_parallel.planner import SearchOptions, SearchResult
     from ilp_parallel.report import Style

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from ilp_parallel.cli_options import Command, job_options, job_request
+from ilp_parallel.cli.options import Command, job_options, job_request
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import complete_job
 

@@ -6,17 +6,17 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from ilp_parallel.checking import Subject
+from ilp_parallel.diagnosis.checking import Subject
+from ilp_parallel.diagnosis.findings import Finding, file_findings, with_defaults
+from ilp_parallel.diagnosis.mending import Decisions, decisions_of_plan
 from ilp_parallel.errors import InputError
 from ilp_parallel.export.megatron_flags import MegatronFlags
 from ilp_parallel.export.megatron_reader import read_run
-from ilp_parallel.findings import Finding, file_findings, with_defaults
 from ilp_parallel.imports.complete import job_from, model_from, plan_from
 from ilp_parallel.imports.record import Imported
 from ilp_parallel.imports.registry import read_texts
 from ilp_parallel.imports.shell import read_launch
 from ilp_parallel.jobs import CompleteJob
-from ilp_parallel.mending import Decisions, decisions_of_plan
 from ilp_parallel.plan_words import plan_from_words
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from ilp_parallel.cli_exchange import exchange_options, exchanged_job
-from ilp_parallel.cli_measured import given_plan
-from ilp_parallel.cli_options import (
+from ilp_parallel.cli.exchange import exchange_options, exchanged_job
+from ilp_parallel.cli.measured import given_plan
+from ilp_parallel.cli.options import (
     REJECTED,
     Format,
     Live,
@@ -25,9 +25,9 @@ from ilp_parallel.cli_options import (
 from ilp_parallel.errors import InputError
 
 if TYPE_CHECKING:
-    from ilp_parallel.check_subjects import ForeignRun
-    from ilp_parallel.checking import Subject
-    from ilp_parallel.memory_table import StageMemory
+    from ilp_parallel.diagnosis.check_subjects import ForeignRun
+    from ilp_parallel.diagnosis.checking import Subject
+    from ilp_parallel.diagnosis.memory_table import StageMemory
     from ilp_parallel.plan import Plan
     from ilp_parallel.planner import SearchOptions
 
@@ -58,13 +58,13 @@ def memory(
     PLAN is a file written by solve -o, or with --format-in a file of another program. For a MODEL
     give --plan; without it the plan is the proven optimum of space megatron.
     """
-    from ilp_parallel.memory_table import memory_document, memory_rows, stage_memories
+    from ilp_parallel.diagnosis.memory_table import memory_document, memory_rows, stage_memories
     from ilp_parallel.plan_files import require_target
     from ilp_parallel.report import plan_text, render
 
     require_target(output)
     if plot is not None:
-        from ilp_parallel.charts import require_plot_target
+        from ilp_parallel.diagnosis.charts import require_plot_target
 
         require_plot_target(plot)
     plan = _plan_or_optimum(plan_or_model, words_of_plan, words)
@@ -85,7 +85,7 @@ def memory(
         )
     write_result(output, text)
     if plot is not None:
-        from ilp_parallel.charts import draw_memory, write_figure
+        from ilp_parallel.diagnosis.charts import draw_memory, write_figure
 
         title = f"{plan.model.name} on {plan.cluster.name}\n{plan.configuration.name}"
         write_figure(plot, draw_memory(title, stages))
@@ -149,7 +149,7 @@ def min_gpus(
     minimum; unless --time-limit is given, the search for it stops after 4 seconds and says how far
     from optimal it may be.
     """
-    from ilp_parallel.minimum import minimum_document, minimum_text, smallest_training
+    from ilp_parallel.diagnosis.minimum import minimum_document, minimum_text, smallest_training
     from ilp_parallel.plan_files import require_target
 
     require_target(output)
@@ -208,7 +208,7 @@ def explain(
     ):
         _explain_plan(job_or_plan, words_of_plan, instead, words, options, output, style)
         return
-    from ilp_parallel.explaining import (
+    from ilp_parallel.diagnosis.explaining import (
         explain_job,
         explanation_document,
         explanation_text,
@@ -244,7 +244,7 @@ def _explain_plan(
     style: Format,
 ) -> None:
     """Explain a plan: one alternative, or one for every decision."""
-    from ilp_parallel.alternatives import (
+    from ilp_parallel.diagnosis.alternatives import (
         alternatives_document,
         alternatives_text,
         best_with,
@@ -303,8 +303,8 @@ def check(
     broken rules are named at once. A file is judged for its own framework unless --for says
     otherwise. Exit code 0: valid and fits, 6: rejected.
     """
-    from ilp_parallel.checking import check as judge
-    from ilp_parallel.checking import check_document, check_text
+    from ilp_parallel.diagnosis.checking import check as judge
+    from ilp_parallel.diagnosis.checking import check_document, check_text
     from ilp_parallel.plan_files import require_target
 
     require_target(output)
@@ -324,9 +324,13 @@ def _subject(
     file: str, framework: str | None, words_of_plan: str | None, words: dict[str, object]
 ) -> Subject:
     """What is to be judged."""
-    from ilp_parallel.check_subjects import subject_of_file, subject_of_plan, subject_of_words
+    from ilp_parallel.diagnosis.check_subjects import (
+        subject_of_file,
+        subject_of_plan,
+        subject_of_words,
+    )
+    from ilp_parallel.diagnosis.findings import OWN_FRAMEWORK
     from ilp_parallel.export.registry import EXPORTERS
-    from ilp_parallel.findings import OWN_FRAMEWORK
 
     if framework is not None and framework not in EXPORTERS:
         known = ", ".join(EXPORTERS)
@@ -346,7 +350,7 @@ def _subject(
 
 def _foreign_run(file: str, form: str, words: dict[str, object]) -> ForeignRun:
     """A file of another program with the options that go with it."""
-    from ilp_parallel.check_subjects import ForeignRun
+    from ilp_parallel.diagnosis.check_subjects import ForeignRun
     from ilp_parallel.specs.documents import read_text
     from ilp_parallel.specs.overrides import reserve_bytes, with_links
     from ilp_parallel.specs.readers import load_cluster, load_model

@@ -1,0 +1,1 @@
+"""Named heuristics against proven optima, over jobs and benchmark sets."""
