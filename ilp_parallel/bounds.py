@@ -98,9 +98,8 @@ def work_bound(instance: PipelineInstance) -> int:
 
 def work_floor(
     objective: Objective,
-    layers: int,
+    groups: Sequence[tuple[int, Sequence[tuple[int, int]]]],
     stages: int,
-    choices: Sequence[tuple[int, int]],
     ends_ticks: int,
 ) -> int:
     """The work bound as far as layers and ends of the model decide it, without an instance.
@@ -112,20 +111,22 @@ def work_floor(
     ----------
     objective
         Of the configuration.
-    layers, stages
-        Layers of the model, device groups.
-    choices
-        ``(time, tail)`` of one layer in ticks under every strategy that may be the least in either
-        or in a weighted sum; at least one.
+    groups
+        Of each kind of layer: how many there are, and ``(time, tail)`` of one in ticks under every
+        strategy that may be the least in either or in a weighted sum; at least one.
+    stages
+        Device groups.
     ends_ticks
         At most what the fixed parts of all device groups take per microbatch.
     """
     weight, tail_weight = weights(objective)
-    least = min(weight * time + tail_weight * tail for time, tail in choices)
-    total = layers * min(time for time, _ in choices) + ends_ticks
     both = weight + stages
-    combined = layers * min(both * time + tail_weight * tail for time, tail in choices)
-    combined += both * ends_ticks
+    layers, least, total, combined = 0, _MANY, ends_ticks, both * ends_ticks
+    for count, choices in groups:
+        layers += count
+        least = min(least, *(weight * time + tail_weight * tail for time, tail in choices))
+        total += count * min(time for time, _ in choices)
+        combined += count * min(both * time + tail_weight * tail for time, tail in choices)
     return max(-(-combined // stages), total + -(-layers // stages) * least)
 
 

@@ -59,6 +59,8 @@ class Configuration:
     sequence_parallel: bool
     schedule: Schedule
     context: int = 1  # c, ranks that share a sequence
+    expert: int = 1  # e, ranks that share the experts of a block
+    expert_tensor: int = 1  # tensor degree inside an expert
 
     @property
     def devices(self) -> int:
@@ -71,11 +73,21 @@ class Configuration:
         return self.data * self.context
 
     @property
+    def expert_shards(self) -> int:
+        """Ranks that hold the same experts: ZeRO shards their states over these only.
+
+        Experts fold over all ranks of a device group: ``t c d / (e t_e)``.
+        """
+        return self.tensor * self.shards // (self.expert * self.expert_tensor)
+
+    @property
     def name(self) -> str:
         """Short unique name, for instance ``pp8 tp4 dp32 mbs2 m24 vpp12 sp interleaved``."""
         parts = [
             f"pp{self.pipeline} tp{self.tensor} dp{self.data}",
             f"cp{self.context}" if self.context > 1 else "",
+            f"ep{self.expert}" if self.expert > 1 else "",
+            f"etp{self.expert_tensor}" if self.expert_tensor > 1 else "",
             f"mbs{self.microbatch} m{self.microbatches}",
             f"vpp{self.chunks}" if self.chunks > 1 else "",
             "sp" if self.sequence_parallel else "",

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from ilp_parallel.spaces import Pins, Space
 
 
+_Choices = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+"""Of each kind of layer: how many there are, and (time, tail) of the strategies that matter."""
+
+
 class InstanceBuilder:
     """Builds the instances of one space; what only the space decides is computed once.
 
@@ -50,7 +54,9 @@ class InstanceBuilder:
         self._allowed: dict[int, BoolArray] = {}
         self._names: dict[int, tuple[str, ...]] = {}
         self._policies: dict[tuple[int, int], tuple[Policy, ...] | None] = {}
-        self._choices: dict[tuple[int, int, int, int, int, bool], tuple[tuple[int, int], ...]] = {}
+        self._choices: dict[tuple[object, ...], _Choices | None] = {}
+        self._layer_class = np.array(costs.model.layer_kinds, dtype=np.int64)
+        self._per_kind = np.bincount(self._layer_class, minlength=costs.model.kind_count).tolist()
         self._tick_s = costs.job.tick_ns * 1e-9
 
     def work_floor(self, configuration: Configuration) -> int | None:
@@ -59,31 +65,37 @@ class InstanceBuilder:
         No instance is built: of what is fixed only the ends of the model count, rounded down.
         """
         g = configuration
-        key = (g.tensor, g.context, g.data, g.pipeline, g.microbatch, g.sequence_parallel)
+        key = self.costs.table_key(g)
         if key not in self._choices:
             self._choices[key] = self._undominated_times(g)
         choices = self._choices[key]
-        if not choices:
+        if choices is None:
             return None
         work = self.costs.end_work(g)
         # sums in floating point never exceed the whole numbers that their parts are rounded up to
         ends = math.floor((work.embedding_forward_s + work.head_forward_s) / self._tick_s)
         ends += math.floor((work.embedding_backward_s + work.head_backward_s) / self._tick_s)
         objective = objective_of(g.schedule, g.microbatches, g.chunks)
-        layers = self.costs.model.layers
-        return objective.ticks(work_floor(objective, layers, g.pipeline, choices, ends))
+        return objective.ticks(work_floor(objective, choices, g.pipeline, ends))
 
-    def _undominated_times(self, configuration: Configuration) -> tuple[tuple[int, int], ...]:
-        """Time and tail of a layer under the allowed strategies that no other one beats in both."""
+    def _undominated_times(self, configuration: Configuration) -> _Choices | None:
+        """Of each kind, (time, tail) of the allowed strategies that no other one beats in both."""
         table = self.costs.layer_table(configuration)
-        allowed = self._allowed_strategies(table.strategies)[0]
+        allowed = self._allowed_strategies(table.strategies)
         time = _ceiling(table.forward_s / self._tick_s) + _ceiling(table.backward_s / self._tick_s)
         tail = _ceiling(table.tail_s / self._tick_s)
-        pairs: list[tuple[int, int]] = []
-        for pair in sorted(zip(time[allowed].tolist(), tail[allowed].tolist(), strict=True)):
-            if not pairs or pair[1] < pairs[-1][1]:
-                pairs.append(pair)
-        return tuple(pairs)
+        groups = []
+        for kind, count in enumerate(self._per_kind):
+            pairs: list[tuple[int, int]] = []
+            usable = allowed[kind]
+            both = zip(time[kind, usable].tolist(), tail[kind, usable].tolist(), strict=True)
+            for pair in sorted(both):
+                if not pairs or pair[1] < pairs[-1][1]:
+                    pairs.append(pair)
+            if not pairs:
+                return None
+            groups.append((count, tuple(pairs)))
+        return tuple(groups)
 
     def rounding_ticks(self, configuration: Configuration) -> int:
         """:func:`rounding_ticks` of the configuration's instance, without building it."""
@@ -111,7 +123,6 @@ class InstanceBuilder:
         at_ends = [int(in_flight[s][:, -1 if s else 0].max()) for s in range(p)]
         table = costs.layer_table(configuration)
         stage = costs.stage_costs(configuration, at_ends)
-        layers = costs.model.layers
         least, most = self._sizes(configuration)
         tick_s = self._tick_s
         return PipelineInstance(
@@ -119,15 +130,15 @@ class InstanceBuilder:
             chunks=v,
             microbatches=configuration.microbatches,
             schedule=configuration.schedule,
-            layer_class=np.zeros(layers, dtype=np.int64),
+            layer_class=self._layer_class,
             strategy_names=self._strategy_names(table.strategies),
             allowed=self._allowed_strategies(table.strategies),
-            forward_ticks=_ceiling(table.forward_s / tick_s)[None],
-            backward_ticks=_ceiling(table.backward_s / tick_s)[None],
-            tail_ticks=_ceiling(table.tail_s / tick_s)[None],
-            state_bytes=_ceiling(table.state_bytes)[None],
-            activation_bytes=_ceiling(table.activation_bytes)[None],
-            transient_bytes=_ceiling(table.transient_bytes)[None],
+            forward_ticks=_ceiling(table.forward_s / tick_s),
+            backward_ticks=_ceiling(table.backward_s / tick_s),
+            tail_ticks=_ceiling(table.tail_s / tick_s),
+            state_bytes=_ceiling(table.state_bytes),
+            activation_bytes=_ceiling(table.activation_bytes),
+            transient_bytes=_ceiling(table.transient_bytes),
             fixed_forward_ticks=_ceiling(stage.fixed_forward_s / tick_s),
             fixed_backward_ticks=_ceiling(stage.fixed_backward_s / tick_s),
             fixed_tail_ticks=_ceiling(stage.fixed_tail_s / tick_s),
@@ -147,12 +158,11 @@ class InstanceBuilder:
         return self._names[key]
 
     def _allowed_strategies(self, strategies: tuple[Strategy, ...]) -> BoolArray:
-        """[1, K] what space and pins leave. Menus of equal length are equal."""
+        """[Q, K] what space and pins leave. Menus of equal length are equal."""
         key = len(strategies)
         if key not in self._allowed:
-            self._allowed[key] = np.array(
-                [[_allowed(self.space, self._pins, strategy) for strategy in strategies]]
-            )
+            row = np.array([_allowed(self.space, self._pins, strategy) for strategy in strategies])
+            self._allowed[key] = np.tile(row, (self.costs.model.kind_count, 1))
         return self._allowed[key]
 
     def _policies_of(

@@ -313,7 +313,7 @@ def test_floor_is_the_work_bound_without_cuts_and_fixed_tails(schedule: Schedule
             continue
         time = (bare.forward_ticks + bare.backward_ticks)[bare.allowed]
         choices = list(zip(time.tolist(), bare.tail_ticks[bare.allowed].tolist(), strict=True))
-        floor = work_floor(bare.objective, bare.layers, bare.stages, choices, 0)
+        floor = work_floor(bare.objective, [(bare.layers, choices)], bare.stages, 0)
         assert floor == work_bound(bare)
         assert floor <= work_bound(drawn)
 

@@ -44,7 +44,7 @@ _REPLICATED = _ALL[: len(RECOMPUTE_SETS)]
 
 @dataclass(frozen=True, slots=True)
 class LayerTable:
-    """One block on one rank under every strategy; float64 arrays ``[K]``."""
+    """One block of each kind on one rank under every strategy; float64 arrays ``[Q, K]``."""
 
     strategies: tuple[Strategy, ...]
     forward_s: FloatArray  # per microbatch
@@ -87,13 +87,13 @@ class CostModel:
         self.job = job
         self.machine = Machine(cluster, job)
         self.states = StateCosting(job, self.machine)
-        self._shapes: dict[int, RankShapes] = {}
-        self._tables: dict[tuple[int, int, int, int, int, bool], LayerTable] = {}
-        self._layers: dict[tuple[int, int, int, bool], LayerPart] = {}
-        self._modelled: dict[tuple[int, int, int, bool], LayerPart] = {}
+        self._shapes: dict[tuple[int, int], RankShapes] = {}
+        self._tables: dict[tuple[object, ...], LayerTable] = {}
+        self._layers: dict[tuple[object, ...], LayerPart] = {}
+        self._modelled: dict[tuple[object, ...], LayerPart] = {}
         self._measured = MeasuredLayers(job, self._modelled_part)
-        self._ends: dict[tuple[int, int, int, bool], EndWork] = {}
-        self._zeros: dict[tuple[int, int, int], ZeroPart] = {}
+        self._ends: dict[tuple[object, ...], EndWork] = {}
+        self._zeros: dict[tuple[int, ...], ZeroPart] = {}
         self._tails: dict[tuple[int, int, int], EndTail] = {}
         self._crossings: dict[tuple[int, int, int], FloatArray] = {}
 
@@ -110,29 +110,38 @@ class CostModel:
         Neither schedule nor chunks matter: configurations that differ only there share one table,
         whose arrays are read-only.
         """
-        g = configuration
-        key = (g.tensor, g.context, g.data, g.pipeline, g.microbatch, g.sequence_parallel)
+        key = self.table_key(configuration)
         table = self._tables.get(key)
         if table is None:
-            table = self._tables[key] = self._layer_table(g)
+            table = self._tables[key] = self._layer_table(configuration)
         return table
 
+    @staticmethod
+    def table_key(configuration: Configuration) -> tuple[int, ...]:
+        """What a layer table depends on."""
+        return (*_block_key(configuration), configuration.data, configuration.pipeline)
+
     def _layer_table(self, configuration: Configuration) -> LayerTable:
-        layer, zero = self.layer_part(configuration), self.zero_part(configuration)
-        traffic = self.exposed_traffic(configuration)
+        kinds = [self._kind_table(configuration, q) for q in range(self.model.kind_count)]
+        stacked = {name: _frozen(np.stack([k[name] for k in kinds])) for name in kinds[0]}
+        return LayerTable(self.strategies(configuration), **stacked)
+
+    def _kind_table(self, configuration: Configuration, kind: int) -> dict[str, FloatArray]:
+        """The columns of the table for one kind of block, ``[K]`` each."""
+        layer, zero = self.layer_part(configuration, kind), self.zero_part(configuration, kind)
+        traffic = self.exposed_traffic(configuration, kind)
         backward_s = layer.backward_s + layer.recompute_s + traffic.backward_s
         once_s = zero.optimizer_s[:, None] + traffic.next_forward_s + traffic.last_backward_s
         transient_bytes = zero.transient_bytes[:, None] + layer.transient_bytes
         shape = transient_bytes.shape
-        return LayerTable(
-            strategies=self.strategies(configuration),
-            forward_s=_flat(layer.forward_s + traffic.forward_s, shape),
-            backward_s=_flat(backward_s, shape),
-            tail_s=_flat(once_s, shape),
-            state_bytes=_flat(zero.state_bytes[:, None], shape),
-            activation_bytes=_flat(layer.activation_bytes, shape),
-            transient_bytes=_flat(transient_bytes, shape),
-        )
+        return {
+            "forward_s": _flat(layer.forward_s + traffic.forward_s, shape),
+            "backward_s": _flat(backward_s, shape),
+            "tail_s": _flat(once_s, shape),
+            "state_bytes": _flat(zero.state_bytes[:, None], shape),
+            "activation_bytes": _flat(layer.activation_bytes, shape),
+            "transient_bytes": _flat(transient_bytes, shape),
+        }
 
     def stage_costs(self, configuration: Configuration, in_flight: Sequence[int]) -> StageCosts:
         """Price what no layer decides.
@@ -219,21 +228,21 @@ class CostModel:
         table = c.WORKSPACE_BYTES
         return table.get(self.cluster.device.generation, table["unknown"])
 
-    def layer_part(self, configuration: Configuration) -> LayerPart:
+    def layer_part(self, configuration: Configuration, kind: int = 0) -> LayerPart:
         """A block's time (measured where the job's is) and activations, whatever ZeRO does."""
-        key = _block_key(configuration)
+        key = (kind, *_block_key(configuration))
         part = self._layers.get(key)
         if part is None:
-            part = self._measured.scaled(self._modelled_part(configuration), configuration)
-            self._layers[key] = part
+            modelled = self._modelled_part(configuration, kind)
+            part = self._layers[key] = self._measured.scaled(modelled, configuration)
         return part
 
-    def _modelled_part(self, configuration: Configuration) -> LayerPart:
+    def _modelled_part(self, configuration: Configuration, kind: int = 0) -> LayerPart:
         """The same by the model alone."""
-        key = _block_key(configuration)
+        key = (kind, *_block_key(configuration))
         part = self._modelled.get(key)
         if part is None:
-            part = self._modelled[key] = self._costing(configuration).part()
+            part = self._modelled[key] = self._costing(configuration, kind).part()
         return part
 
     def end_work(self, configuration: Configuration) -> EndWork:
@@ -244,12 +253,12 @@ class CostModel:
             part = self._ends[key] = end_work(self._costing(configuration))
         return part
 
-    def zero_part(self, configuration: Configuration) -> ZeroPart:
+    def zero_part(self, configuration: Configuration, kind: int = 0) -> ZeroPart:
         """A block's states and ZeRO traffic before overlap."""
-        key = (configuration.tensor, configuration.shards, configuration.pipeline)
+        key = (kind, configuration.tensor, configuration.shards, configuration.pipeline)
         part = self._zeros.get(key)
         if part is None:
-            parameters = float(self.shapes(configuration.tensor).layer_parameters)
+            parameters = float(self.shapes(configuration.tensor, kind).layer_parameters)
             group = self.data_group(configuration)
             adapters = c.ZERO3_ADAPTERS.get(self.job.stack)
             weights_group = self.data_group(configuration, adapters)
@@ -275,29 +284,30 @@ class CostModel:
             self._tails[key] = part
         return part
 
-    def shapes(self, tensor: int) -> RankShapes:
-        """What one rank holds at a tensor degree."""
-        if tensor not in self._shapes:
-            self._shapes[tensor] = rank_shapes(self.model, tensor)
-        return self._shapes[tensor]
+    def shapes(self, tensor: int, kind: int = 0) -> RankShapes:
+        """What one rank holds of a block of a kind at a tensor degree."""
+        key = (tensor, kind)
+        if key not in self._shapes:
+            self._shapes[key] = rank_shapes(self.model.of_kind(kind), tensor)
+        return self._shapes[key]
 
     def data_group(self, configuration: Configuration, adapters: int | None = None) -> Group:
         """The ranks of a stage that hold the same weights: ``c d`` of them, ``t`` apart."""
         g = configuration
         return self.machine.group(g.shards, g.tensor, g.devices, adapters)
 
-    def exposed_traffic(self, configuration: Configuration) -> ExposedTraffic:
+    def exposed_traffic(self, configuration: Configuration, kind: int = 0) -> ExposedTraffic:
         """ZeRO traffic of one block that no compute hides."""
-        layer, zero = self.layer_part(configuration), self.zero_part(configuration)
+        layer, zero = self.layer_part(configuration, kind), self.zero_part(configuration, kind)
         return exposed_traffic(zero, layer, self.machine.rates.overlap)
 
-    def _costing(self, configuration: Configuration) -> LayerCosting:
+    def _costing(self, configuration: Configuration, kind: int = 0) -> LayerCosting:
         tensor = configuration.tensor
         return LayerCosting(
-            model=self.model,
+            model=self.model.of_kind(kind),
             job=self.job,
             machine=self.machine,
-            shapes=self.shapes(tensor),
+            shapes=self.shapes(tensor, kind),
             group=self.machine.group(tensor, 1, self.cluster.devices),
             ring=self.machine.group(configuration.context, tensor, self.cluster.devices),
             microbatch=configuration.microbatch,
@@ -339,16 +349,19 @@ class CostModel:
         return crossing
 
 
-def _block_key(configuration: Configuration) -> tuple[int, int, int, bool]:
+def _block_key(configuration: Configuration) -> tuple[int, ...]:
     """What a block's work depends on."""
     g = configuration
-    return g.tensor, g.context, g.microbatch, g.sequence_parallel
+    return g.tensor, g.context, g.microbatch, g.sequence_parallel, g.expert, g.expert_tensor
 
 
 def _flat(values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
-    """``[K]`` read-only copy of values by ZeRO variant and recomputation set."""
-    table = np.empty(shape)
-    table[...] = values
-    flat: FloatArray = table.ravel()
-    flat.flags.writeable = False
+    """``[K]`` values by ZeRO variant and recomputation set."""
+    flat: FloatArray = np.broadcast_to(values, shape).ravel()
     return flat
+
+
+def _frozen(values: FloatArray) -> FloatArray:
+    """Read-only, because tables are shared."""
+    values.flags.writeable = False
+    return values

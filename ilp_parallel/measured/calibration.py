@@ -148,11 +148,11 @@ def step_time_s(costs: CostModel, plan: Plan) -> float:
     k = table.strategies.index(plan.strategies[0])
     ends = costs.stage_costs(g, (1,) * g.pipeline)
     sizes = np.array(plan.sizes, dtype=np.float64)
-    forward = sizes * table.forward_s[k] + ends.fixed_forward_s + np.append(ends.cut_s, 0.0)
-    backward = sizes * table.backward_s[k] + ends.fixed_backward_s + np.append(0.0, ends.cut_s)
+    forward = sizes * table.forward_s[0, k] + ends.fixed_forward_s + np.append(ends.cut_s, 0.0)
+    backward = sizes * table.backward_s[0, k] + ends.fixed_backward_s + np.append(0.0, ends.cut_s)
     by_chunk = np.array([forward, backward, sizes]).reshape(3, g.chunks, g.pipeline)
     forward, backward, layers = by_chunk.sum(axis=1)
-    tail = layers * table.tail_s[k] + ends.fixed_tail_s
+    tail = layers * table.tail_s[0, k] + ends.fixed_tail_s
     return breakdown.step_time_s(g, forward.tolist(), backward.tolist(), tail.tolist())
 
 

@@ -48,9 +48,9 @@ class MeasuredCosts(CostModel):
         """The plan's step and memory."""
         return self.terms(self._plan)
 
-    def layer_part(self, configuration: Configuration) -> LayerPart:
+    def layer_part(self, configuration: Configuration, kind: int = 0) -> LayerPart:
         """A block's time and activations, with what the software keeps and sends besides."""
-        part = super().layer_part(configuration)
+        part = super().layer_part(configuration, kind)
         if self._software.separate_gate and not configuration.sequence_parallel:
             layer = self._costing(configuration)
             again = Work(tensor_traffic_s=layer.group.all_reduce_s(layer.hidden_bytes))
@@ -67,9 +67,9 @@ class MeasuredCosts(CostModel):
             transient_bytes=np.array([stored.rebuilt(r) + working for r in RECOMPUTE_SETS]),
         )
 
-    def zero_part(self, configuration: Configuration) -> ZeroPart:
+    def zero_part(self, configuration: Configuration, kind: int = 0) -> ZeroPart:
         """States and ZeRO traffic; gradients all-reduced where the software does so."""
-        part = super().zero_part(configuration)
+        part = super().zero_part(configuration, kind)
         if not self._software.all_reduces or len(part.variants) == 1:
             return part
         traffic = part.last_backward_traffic_s.copy()

@@ -81,8 +81,8 @@ def test_where_it_was_measured_the_time_is_exactly_that(times: list[LayerTime], 
         assert part.backward_s == backward_s
         table = costs.layer_table(g)
         none = table.strategies.index(Strategy("0", ()))
-        assert table.forward_s[none] == time.forward_s
-        assert table.backward_s[none] == backward_s
+        assert table.forward_s[0, none] == time.forward_s
+        assert table.backward_s[0, none] == backward_s
 
 
 @settings(deadline=None)

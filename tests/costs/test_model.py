@@ -45,7 +45,7 @@ def test_tables_are_complete_positive_and_read_only(g: Configuration) -> None:
         (zero, modules) for zero in variants for modules in RECOMPUTE_SETS
     ]
     for values in arrays(table):
-        assert values.shape == (len(table.strategies),)
+        assert values.shape == (1, len(table.strategies))
         assert np.all(np.isfinite(values)) and np.all(values > 0)
         assert not values.flags.writeable
 
@@ -74,15 +74,17 @@ def test_recomputation_trades_bytes_for_seconds_and_zero_traffic_for_bytes() -> 
     table = CostModel(GPT, A100, UNFUSED).layer_table(configuration(tensor=2, data=16))
     at = {(s.zero, s.recompute): k for k, s in enumerate(table.strategies)}
     plain, full = at["1", ()], at["1", ("full",)]
-    assert table.backward_s[full] - table.backward_s[plain] == pytest.approx(
-        table.forward_s[plain], rel=1e-9
+    assert table.backward_s[0, full] - table.backward_s[0, plain] == pytest.approx(
+        table.forward_s[0, plain], rel=1e-9
     )
-    assert table.activation_bytes[full] < 0.1 * table.activation_bytes[plain]
+    assert table.activation_bytes[0, full] < 0.1 * table.activation_bytes[0, plain]
     regather, keep = at["3-regather", ()], at["3-keep", ()]
-    assert table.backward_s[regather] >= table.backward_s[keep] > table.backward_s[plain]
-    assert table.forward_s[keep] > table.forward_s[plain]
-    assert table.state_bytes[regather] < table.state_bytes[keep]
-    assert table.tail_s[keep] < table.tail_s[plain]  # synchronised in every microbatch instead
+    assert table.backward_s[0, regather] >= table.backward_s[0, keep] > table.backward_s[0, plain]
+    assert table.forward_s[0, keep] > table.forward_s[0, plain]
+    assert table.state_bytes[0, regather] < table.state_bytes[0, keep]
+    assert (
+        table.tail_s[0, keep] < table.tail_s[0, plain]
+    )  # synchronised in every microbatch instead
 
 
 def test_the_ends_are_priced_where_they_are() -> None:

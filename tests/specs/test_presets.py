@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import MISSING, fields
 from decimal import Decimal
 
 import pytest
@@ -141,7 +142,14 @@ def test_aliases_lead_to_presets() -> None:
         assert load_cluster(alias.upper()) == load_cluster(name)
 
 
-def test_model_files_hold_exactly_the_fields_of_the_type() -> None:
+def test_model_files_hold_the_fields_of_the_type_and_no_default_in_full() -> None:
+    """What every model has is said; what only some have is said where it is not the default."""
+    cited = {"sources", "published_parameters", "default_cluster", "default_batch"}
+    optional = {f.name: f.default for f in fields(ModelSpec) if f.default is not MISSING}
+    required = {f.name for f in fields(ModelSpec) if f.default is MISSING}
     for name in model_names():
         data = json.loads((data_root() / "models" / f"{name}.json").read_text())
-        assert set(data) == set(ModelSpec.__slots__)
+        assert required | cited | {"default_sequence"} <= set(data) <= set(ModelSpec.__slots__)
+        model = load_model(name)
+        said = set(data) - required - cited - {"default_sequence"}
+        assert all(getattr(model, key) != optional[key] for key in said)
