@@ -70,6 +70,14 @@ def test_a_limit_missed_by_one_unit_is_kept(name, seed, magnitude):
     assert_optimal(program, get_solver(name)(program, SolveOptions()))
 
 
+@every_solver
+@pytest.mark.parametrize(("seed", "magnitude"), [(7858, 10**9), (8868, 10**11), (9222, 10**9)])
+def test_optima_that_presolve_lost(name, seed, magnitude):
+    """CP-SAT 9.15 claimed to have proven values one to three above these optima."""
+    program = knapsack_near_limit(seed, magnitude, peak=bool(seed % 2))
+    assert_optimal(program, get_solver(name)(program, SolveOptions()))
+
+
 def test_cbc_keeps_the_optimum_that_its_preprocessing_loses():
     builder = ProgramBuilder("two-sided row")
     x = builder.add_columns(
