@@ -5,6 +5,7 @@ What mends each of them is in ``ilp_parallel.spaces.RULES``.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ class Degrees(NamedTuple):
         """As pins name them."""
         return f"pp={self.pipeline} tp={self.tensor} cp={self.context} dp={self.data}"
 
+    @property
+    def group(self) -> int:
+        """Devices of a pipeline stage, over which experts fold."""
+        return self.tensor * self.context * self.data
+
 
 def context_rule(job: JobSpec, space: Space, context: int) -> str | None:
     """Reason code of the first rule that a context degree breaks, whatever the other degrees are.
@@ -63,6 +69,42 @@ def context_rule(job: JobSpec, space: Space, context: int) -> str | None:
     return next((code for code, broken in rules if broken), None)
 
 
+class ExpertDegrees(NamedTuple):
+    """How the devices of a stage are split for routed experts."""
+
+    expert: int
+    expert_tensor: int
+
+
+NO_EXPERTS = ExpertDegrees(1, 1)
+
+
+def expert_degrees(model: ModelSpec, space: Space, degrees: Degrees) -> list[ExpertDegrees]:
+    """Expert degrees of a space, in rising order.
+
+    Experts fold over all ranks of a stage (Megatron-LM, ``parallel_state.py``): expert degree times
+    expert tensor degree divides ``t c d``, the expert degree divides the number of experts of every
+    kind of block. Inside an expert there is no tensor parallelism, or as much as outside.
+    """
+    counts = [e.count for e in model.all_experts]
+    if not counts:
+        return [NO_EXPERTS]
+    most = math.gcd(*counts) if space.expert else 1
+    return [
+        ExpertDegrees(expert, inside)
+        for inside in sorted({1, degrees.tensor})
+        if all(e.ffn_hidden % inside == 0 for e in model.all_experts)
+        for expert in divisors(most)
+        if degrees.group % (expert * inside) == 0
+    ]
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, in rising order."""
+    small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
+    return sorted({*small, *(number // i for i in small)})
+
+
 def degree_rule(
     model: ModelSpec, cluster: ClusterSpec, job: JobSpec, space: Space, degrees: Degrees
 ) -> str | None:
@@ -77,7 +119,7 @@ def degree_rule(
             "KV_HEADS_NOT_DIVISIBLE_BY_TP",
             model.kv_heads % tensor != 0 and tensor % model.kv_heads != 0,
         ),
-        ("FFN_NOT_DIVISIBLE_BY_TP", model.ffn_hidden % tensor != 0),
+        ("FFN_NOT_DIVISIBLE_BY_TP", any(width % tensor != 0 for width in model.split_widths)),
         ("BATCH_NOT_DIVISIBLE_BY_DP", job.global_batch % data != 0),
     )
     return next((code for code, broken in rules if broken), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ilp_parallel.configuration import (
@@ -21,6 +22,8 @@ from ilp_parallel.rules import (
     Degrees,
     context_rule,
     degree_rule,
+    divisors,
+    expert_degrees,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +43,8 @@ class Space:
     ``freedom`` says how strategies may vary: one for all layers (``uniform``), one policy with an
     optional block of fully recomputed layers at the head of every chunk (``policy``), or freely
     (``per-layer``). ``even_stages`` demands equally many layers on every stage. ``context`` says
-    whether context ranks may share a sequence, keys and values passing round in a ring.
+    whether context ranks may share a sequence, keys and values passing round in a ring; ``expert``
+    whether ranks may share the experts of a block.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Space:
     freedom: Freedom
     even_stages: bool
     context: bool
+    expert: bool
     zero: tuple[Zero, ...]
     recompute: tuple[tuple[str, ...], ...] = RECOMPUTE_SETS
 
@@ -58,30 +63,33 @@ SPACES: dict[str, Space] = {
     for space in (
         Space(
             "uniform",
-            1,
+            2,
             "one strategy everywhere, equally many layers per stage: what people sweep by hand",
             "uniform",
             True,
             False,
+            True,
             ZERO_VARIANTS,
         ),
         Space(
             "megatron",
-            2,
+            3,
             "what Megatron-LM's options express: uneven stages, one recomputation policy, "
-            "distributed optimizer or its FSDP, context parallelism",
+            "distributed optimizer or its FSDP, context and expert parallelism",
             "policy",
             False,
+            True,
             True,
             ("0", "1", "3-regather"),
         ),
         Space(
             "mixed",
-            2,
-            "one p, t, c, d, b; recomputation and ZeRO chosen per layer, uneven stages; with "
+            3,
+            "one p, t, c, d, e, b; recomputation and ZeRO chosen per layer, uneven stages; with "
             "interleaving all chunks of a device are equal",
             "per-layer",
             False,
+            True,
             True,
             ZERO_VARIANTS,
         ),
@@ -90,7 +98,6 @@ SPACES: dict[str, Space] = {
 """All spaces by name; ``mixed`` contains the other two."""
 
 NOT_SEARCHED = (
-    "expert parallel",
     "device mapping",
     "per-stage t and d",
     "unequal chunks of a device",
@@ -116,6 +123,8 @@ _GLOBAL_KEYS: dict[str, str] = {
     "tp": "tensor",
     "cp": "context",
     "dp": "data",
+    "ep": "expert",
+    "etp": "expert_tensor",
     "mbs": "microbatch",
     "microbatches": "microbatches",
     "vpp": "chunks",
@@ -128,7 +137,8 @@ _GLOBAL_KEYS: dict[str, str] = {
 class Pins:
     """Decisions the user fixed or forbade: key -> values as text.
 
-    Keys: pp, tp, cp, dp, mbs, microbatches, vpp, sp (on or off), schedule, zero, recompute.
+    Keys: pp, tp, cp, dp, ep, etp, mbs, microbatches, vpp, sp (on or off), schedule, zero,
+    recompute.
     """
 
     fixed: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -229,6 +239,7 @@ RULES: dict[str, str] = {
     "HEADS_NOT_DIVISIBLE_BY_TP": "use a tp that divides the attention heads",
     "KV_HEADS_NOT_DIVISIBLE_BY_TP": "use a tp that divides the kv heads or is a multiple of them",
     "FFN_NOT_DIVISIBLE_BY_TP": "use a tp that divides the width of the MLP",
+    "EXPERTS_NEED_SEQUENCE_PARALLEL": "use a sequence that tp divides, or tp=1",
     "CP_NOT_IN_SPACE": "use a space with context parallelism, such as megatron",
     "CP_NEEDS_FLASH_ATTENTION": "use --attention flash",
     "CP_NOT_IN_STACK": f"use --stack {', '.join(RING_STACKS)}",
@@ -284,7 +295,7 @@ def enumerate_configurations(
         if code is not None:
             yield Refusal(degrees.text, code)
             continue
-        for configuration in _with_degrees(model, job, degrees, schedules):
+        for configuration in _with_degrees(model, job, space, degrees, schedules):
             if isinstance(configuration, Refusal):
                 yield configuration
                 continue
@@ -300,8 +311,8 @@ def context_degrees(cluster: ClusterSpec, job: JobSpec, space: Space) -> list[in
 
 
 def _all_degrees(devices: int, contexts: list[int]) -> Iterator[Degrees]:
-    for pipeline in _divisors(devices):
-        for tensor in _divisors(devices // pipeline):
+    for pipeline in divisors(devices):
+        for tensor in divisors(devices // pipeline):
             replicas = devices // pipeline // tensor
             for context in contexts:
                 if replicas % context == 0:
@@ -313,20 +324,21 @@ def _powers_of_two(number: int) -> list[int]:
     return [1 << i for i in range((number & -number).bit_length())]
 
 
-def _divisors(number: int) -> list[int]:
-    small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
-    return sorted({*small, *(number // i for i in small)})
-
-
 def _with_degrees(
-    model: ModelSpec, job: JobSpec, degrees: Degrees, schedules: tuple[Schedule, ...]
+    model: ModelSpec,
+    job: JobSpec,
+    space: Space,
+    degrees: Degrees,
+    schedules: tuple[Schedule, ...],
 ) -> Iterator[Configuration | Refusal]:
     pipeline, tensor, context, data = degrees
     per_rank = job.global_batch // data
-    parallel = [False]
-    if tensor > 1 and job.sequence_length // context % tensor == 0:
-        parallel.append(True)
-    for microbatch in _divisors(per_rank):
+    parallel = _sequence_parallel(model, job, degrees)
+    if not parallel:
+        yield Refusal(degrees.text, "EXPERTS_NEED_SEQUENCE_PARALLEL")
+        return
+    experts = expert_degrees(model, space, degrees)
+    for microbatch in divisors(per_rank):
         microbatches = per_rank // microbatch
         where = f"{degrees.text} mbs={microbatch}"
         for schedule, chunks in _schedules(model, pipeline, schedules):
@@ -336,7 +348,7 @@ def _with_degrees(
             if schedule == "gpipe" and "1f1b" in schedules:
                 yield Refusal(f"{where} schedule=gpipe", "NEVER_BETTER_THAN_1F1B")
                 continue
-            for sequence_parallel in parallel:
+            for sequence_parallel, (expert, expert_tensor) in product(parallel, experts):
                 yield Configuration(
                     pipeline=pipeline,
                     tensor=tensor,
@@ -347,7 +359,16 @@ def _with_degrees(
                     sequence_parallel=sequence_parallel,
                     schedule=schedule,
                     context=context,
+                    expert=expert,
+                    expert_tensor=expert_tensor,
                 )
+
+
+def _sequence_parallel(model: ModelSpec, job: JobSpec, degrees: Degrees) -> list[bool]:
+    """Choices of sequence parallelism; Megatron-LM's experts need it where t > 1."""
+    splits = degrees.tensor > 1 and job.sequence_length // degrees.context % degrees.tensor == 0
+    needed = degrees.tensor > 1 and model.has_experts
+    return [False] * (not needed) + [True] * splits
 
 
 def _schedules(
@@ -361,6 +382,11 @@ def _schedules(
         if schedule != "interleaved":
             pairs.append((schedule, 1))
         elif model.layers % pipeline == 0:
-            chunks = _divisors(model.layers // pipeline)[1:]
-            pairs += [(schedule, v) for v in chunks]
+            chunks = divisors(model.layers // pipeline)[1:]
+            pairs += [(schedule, v) for v in chunks if _repeats(model.order, v)]
     return pairs
+
+
+def _repeats(order: tuple[int, ...], times: int) -> bool:
+    """Whether the kinds of blocks are the same in each of so many parts of the model."""
+    return order == order[: len(order) // times] * times

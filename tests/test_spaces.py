@@ -248,4 +248,4 @@ def test_context_rules_are_named_only_where_they_matter(pin: str, space: str, co
 def test_versions() -> None:
     """A space whose rules change gets a new number, so certificates say which one they mean."""
     versions = {name: (space.version, space.context) for name, space in SPACES.items()}
-    assert versions == {"uniform": (1, False), "megatron": (2, True), "mixed": (2, True)}
+    assert versions == {"uniform": (2, False), "megatron": (3, True), "mixed": (3, True)}

@@ -139,7 +139,21 @@ class ModelSpec:
     @property
     def has_experts(self) -> bool:
         """Whether any block has a mixture of experts."""
-        return self.experts is not None or any(kind.experts for kind in self.kinds)
+        return bool(self.all_experts)
+
+    @property
+    def all_experts(self) -> tuple[Experts, ...]:
+        """The mixture of experts of every kind of block that has one."""
+        found = [self.experts, *(kind.experts for kind in self.kinds)]
+        return tuple(dict.fromkeys(e for e in found if e is not None))
+
+    @property
+    def split_widths(self) -> tuple[int, ...]:
+        """Widths of dense MLPs and shared experts, which tensor parallelism divides."""
+        dense = [kind.ffn_hidden for kind in self.kinds if kind.experts is None]
+        if not self.kinds and self.experts is None:
+            dense = [self.ffn_hidden]
+        return tuple(dense + [e.shared_ffn_hidden for e in self.all_experts])
 
     @property
     def query_width(self) -> int:
