@@ -23,8 +23,9 @@ either keeps whole weights, or gathers them and has no tail).
 *Work bound*: memory ignored, every layer at its cheapest. A weaker form of it (*work floor*) needs
 no instance and closes most configurations of a search.
 
-*Lagrangian bound* (one layer class): with multipliers :math:`\lambda_{s\theta} \ge 0` on the memory
-row of group ``s`` when no transient exceeds :math:`\theta`, ``n`` layers of cost ``y_k`` cost
+*Lagrangian bound* (one layer class; several are in :mod:`ilp_parallel.chain_tables`): with
+multipliers :math:`\lambda_{s\theta} \ge 0` on the memory row of group ``s`` when no transient
+exceeds :math:`\theta`, ``n`` layers of cost ``y_k`` cost
 
 .. math::
     g_s(n) \ge \min_\theta \max\Big( n \min_{k: \theta_k \le \theta} y_k, \;
@@ -45,6 +46,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ilp_parallel.chain_tables import ChainTables
 from ilp_parallel.lagrangian import LagrangianTables, weights
 from ilp_parallel.lagrangian import fixed_time as group_time
 
@@ -132,8 +134,12 @@ def work_floor(
 
 def memory_shortfall(instance: PipelineInstance) -> MemoryShortfall | None:
     """Witness that no partition fits the memory; None if there is no such simple witness."""
-    if not _one_class(instance) or not instance.allowed.any():
+    if not _applies(instance):
         return None
+    if not _one_class(instance):
+        placeable = ChainTables(instance).placeable()
+        short = sum(placeable) < instance.layers
+        return MemoryShortfall(placeable, instance.layers) if short else None
     most = np.minimum(LagrangianTables(instance).memory_limit, instance.max_layers)
     if (most >= instance.min_layers).all() and int(most.sum()) >= instance.layers:
         return None
@@ -148,8 +154,10 @@ def lagrangian_multipliers(instance: PipelineInstance) -> Multipliers | None:
 
 def best_lagrangian_bound(instance: PipelineInstance) -> tuple[int, Multipliers] | None:
     """Good multipliers, and the bound on the numerator that they give; None where none applies."""
-    if not _one_class(instance) or not instance.allowed.any():
+    if not _applies(instance):
         return None
+    if not _one_class(instance):
+        return _best_chain_bound(ChainTables(instance))
     tables = LagrangianTables(instance)
     even = -(-instance.layers // instance.stages)
     balanced: IntArray = np.clip(even, instance.min_layers, instance.max_layers)
@@ -174,8 +182,13 @@ def best_lagrangian_bound(instance: PipelineInstance) -> tuple[int, Multipliers]
 
 def best_combined_bound(instance: PipelineInstance) -> tuple[int, Multipliers] | None:
     """As :func:`best_lagrangian_bound`, by time and tail together."""
-    if not _one_class(instance) or not instance.allowed.any():
+    if not _applies(instance):
         return None
+    if not _one_class(instance):
+        chain = ChainTables(instance)
+        multipliers = chain.best_multipliers(chain.combined)
+        bound = _chain_combined(chain, instance.stages, *multipliers)
+        return bound, Multipliers(multipliers[0], _rows(multipliers[1]), 0, 1, ())
     tables = LagrangianTables(instance)
     even = -(-instance.layers // instance.stages)
     balanced: IntArray = np.clip(even, instance.min_layers, instance.max_layers)
@@ -200,6 +213,8 @@ def lagrangian_bound(instance: PipelineInstance, multipliers: Multipliers) -> in
     ValueError
         If the multipliers do not have the shape of the instance or are negative.
     """
+    if not _one_class(instance):
+        return _chain_bound(instance, multipliers)
     tables = LagrangianTables(instance)
     if abs(multipliers.layer_price) > tables.largest_price:
         raise ValueError("multiplier of the number of layers too large for 64-bit arithmetic")
@@ -216,14 +231,49 @@ def lagrangian_bound(instance: PipelineInstance, multipliers: Multipliers) -> in
     return least_sum + tables.least_peak(joint_costs)
 
 
+def _best_chain_bound(tables: ChainTables) -> tuple[int, Multipliers]:
+    """Good multipliers and their bound where layers are of several kinds."""
+    denominator, peak = tables.best_multipliers(tables.joint)
+    limit = tables.least_peak(tables.joint_costs(denominator, peak))
+    sums = denominator * tables.weight, peak
+    if tables.weight == 0:
+        sums = tables.best_multipliers(tables.time)
+    least = tables.least_sum(tables.stage_costs(tables.time, *sums)) + tables.fixed_time_sum
+    return least + limit, Multipliers(sums[0], _rows(sums[1]), 0, denominator, _rows(peak))
+
+
+def _chain_bound(instance: PipelineInstance, multipliers: Multipliers) -> int:
+    """:func:`lagrangian_bound` where layers are of several kinds."""
+    tables = ChainTables(instance)
+    denominator = multipliers.sum_denominator
+    if not multipliers.peak_part:
+        part = tables.checked(tables.combined, multipliers.sum_part, denominator)
+        return _chain_combined(tables, instance.stages, denominator, part)
+    sums = tables.checked(tables.time, multipliers.sum_part, denominator)
+    peak = tables.checked(tables.joint, multipliers.peak_part, multipliers.peak_denominator)
+    least = tables.least_sum(tables.stage_costs(tables.time, denominator, sums))
+    limit = tables.least_peak(tables.joint_costs(multipliers.peak_denominator, peak))
+    return least + tables.fixed_time_sum + limit
+
+
+def _chain_combined(tables: ChainTables, stages: int, denominator: int, part: IntArray) -> int:
+    least = tables.least_sum(tables.stage_costs(tables.combined, denominator, part))
+    return -(-(least + tables.fixed_combined_sum) // stages)
+
+
 def _masked(instance: PipelineInstance, table: IntArray) -> IntArray:
     """Table with forbidden strategies priced out of every minimum."""
     return np.where(instance.allowed, table, _MANY)
 
 
+def _applies(instance: PipelineInstance) -> bool:
+    """Whether stages are ranges of layers, each with some strategy."""
+    return instance.chunks == 1 and bool(instance.allowed.any(axis=1).all())
+
+
 def _one_class(instance: PipelineInstance) -> bool:
     """Whether the tables per device group and size describe the instance."""
-    return len(instance.forward_ticks) == 1 and instance.chunks == 1
+    return len(instance.forward_ticks) == 1
 
 
 def _rows(array: IntArray) -> tuple[tuple[int, ...], ...]:

@@ -81,15 +81,16 @@ def test_work_bound(kind: str, classes: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("classes", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_lagrangian_bound_and_shortfall(kind: str, seed: int) -> None:
-    rng = np.random.default_rng([2, seed, KINDS.index(kind)])
+def test_lagrangian_bound_and_shortfall(kind: str, classes: int, seed: int) -> None:
+    rng = np.random.default_rng([2, seed, KINDS.index(kind), classes])
     applied = 0
     for _ in range(50):
-        instance = sample(rng, kind)
+        instance = sample(rng, kind, classes=classes)
         good = lagrangian_multipliers(instance)
         if good is None:
-            assert instance.chunks > 1 or not instance.allowed.any()
+            assert instance.chunks > 1 or not instance.allowed.any(axis=1).all()
             continue
         optimum = brute_force(instance)
         if optimum is None:

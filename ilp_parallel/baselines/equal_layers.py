@@ -19,15 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ilp_parallel.baselines.pareto import pareto_rows
-from ilp_parallel.baselines.stage_knapsack import (
+from ilp_parallel.baselines.relaxation import (
     Items,
-    Window,
     drop_dominated,
     relax,
     round_up,
-    stage_frontier,
     transient_levels,
 )
+from ilp_parallel.baselines.stage_knapsack import Window, stage_frontier
 from ilp_parallel.baselines.stage_labels import Frontier, split_directions
 
 if TYPE_CHECKING:
@@ -96,7 +95,8 @@ class EqualLayers:
         instance = self._instance
         alive = int(instance.in_flight[stage].max())
         memory = instance.state_bytes[0] + alive * instance.activation_bytes[0]
-        return Items(self._time, self._tail, memory, instance.transient_bytes[0])
+        kind = np.zeros_like(memory)
+        return Items(kind, self._time, self._tail, memory, instance.transient_bytes[0])
 
     # --- bounds on the time of a stage -------------------------------------------------------
 
@@ -108,7 +108,8 @@ class EqualLayers:
             values = [
                 relaxation.value
                 for usable, room in levels
-                if (relaxation := relax(self._items[stage], usable, size, room)) is not None
+                if (relaxation := relax(self._items[stage], usable, np.array([size]), room))
+                is not None
             ]
             fixed = int(self._fixed_time[stage])
             self._bounds[key] = min(values) + fixed if values else None
@@ -178,9 +179,9 @@ class EqualLayers:
         for s, size in enumerate(sizes):
             items = self._items[s]
             rounded = [
-                round_up(items, relaxation, size, room)
+                round_up(items, relaxation, np.array([size]), room)
                 for usable, room in transient_levels(items, self._usable[s], self._room[s])
-                if (relaxation := relax(items, usable, size, room)) is not None
+                if (relaxation := relax(items, usable, np.array([size]), room)) is not None
             ]
             time, tail = min(rounded)
             times.append(time + int(self._fixed_time[s]))
@@ -310,7 +311,7 @@ class EqualLayers:
             points, counts = stage_frontier(
                 self._items[stage],
                 self._usable[stage],
-                size,
+                np.array([size]),
                 self._room[stage],
                 Window(
                     most_time=self._most_time - int(self._fixed_time[stage]),

@@ -1,12 +1,13 @@
-r"""Exact Pareto knapsack of one device group that holds ``n`` equal layers.
+r"""Exact Pareto knapsack of one device group that holds so many layers of each kind.
 
-Where all layers are of one class, resharding is free and the objective has one bottleneck, the
-content of a device group is a multiset of strategies. With :math:`x_k` time, :math:`\tau_k` tail,
-:math:`\mu_k` memory and :math:`\theta_k` transient of strategy ``k``, wanted are the contents
+Where resharding is free and the objective has one bottleneck, the content of a device group is a
+multiset of items: strategies of a kind of layer. With :math:`x_k` time, :math:`\tau_k` tail,
+:math:`\mu_k` memory and :math:`\theta_k` transient of item ``k``, :math:`I_q` the items of kind
+``q`` and :math:`N_q` its layers, wanted are the contents
 
 .. math::
     \min \Big(\sum_k n_k x_k, \; \sum_k n_k \tau_k\Big), \quad
-    \sum_k n_k = n, \quad \sum_k n_k \mu_k + \max_{n_k > 0} \theta_k \le A
+    \sum_{k \in I_q} n_k = N_q, \quad \sum_k n_k \mu_k + \max_{n_k > 0} \theta_k \le A
 
 that no other content dominates *in the plan*. With the floor :math:`\phi` (every plan of interest
 has a maximal tail at least this large) and the joint value
@@ -18,39 +19,38 @@ times; with a single stage its time is the bottleneck too and :math:`\omega = 1 
 time of a known content only contents with a smaller joint value are wanted.
 
 For each value of the transient limit, the linear relaxation in the memory row has a multiplier
-:math:`\lambda` and reduced costs :math:`r_k \ge 0`; contents are enumerated strategy by strategy
-and cut off where the reduced costs alone exceed the window. The two strategies of the relaxation's
-basis come last, in closed form. Reduced costs are rounded down to 1/1024 tick, which only weakens
+:math:`\lambda`, a base item for every kind and reduced costs :math:`r_k \ge 0`; of one kind it
+mixes the base with a lighter, slower item. Contents are enumerated item by item and cut off where
+the reduced costs alone exceed the window. The items of the relaxation's basis come last, in closed
+form. Reduced costs are rounded down to 1/1024 tick, which only weakens
 the cut-off.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from ilp_parallel.baselines.pareto import pareto_rows
+from ilp_parallel.baselines.relaxation import (
+    FINE,
+    LARGEST_REDUCED,
+    Items,
+    Relaxation,
+    drop_dominated,
+    relax,
+    round_up,
+    transient_levels,
+)
 
 IntArray = npt.NDArray[np.int64]
-_FINE = 1024
 _FILTER_ABOVE = 1024
 _UNLIMITED = 2**60
 _UNLIMITED_JOINT = 2**60
 _SCORES = 4
-_LARGEST_REDUCED = 2**48  # a smaller reduced cost only lets more through
-
-
-@dataclass(frozen=True, slots=True)
-class Items:
-    """The strategies of one device group; arrays [K]."""
-
-    time: IntArray
-    tail: IntArray
-    memory: IntArray
-    transient: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,114 +94,28 @@ class Level:
         time, joint = corners[:, :1], corners[:, 1:]
         a = np.arange(_SCORES + 1)
         limits = (_SCORES - a) * time + a * joint
-        gaps: IntArray = np.minimum(limits - values + 1, _LARGEST_REDUCED) * _FINE
-        gaps[:, 1:][corners[:, 1] >= _UNLIMITED_JOINT] = _LARGEST_REDUCED * _FINE
+        gaps: IntArray = np.minimum(limits - values + 1, LARGEST_REDUCED) * FINE
+        gaps[:, 1:][corners[:, 1] >= _UNLIMITED_JOINT] = LARGEST_REDUCED * FINE
         return gaps
 
 
-@dataclass(frozen=True, slots=True)
-class Relaxation:
-    """Linear relaxation of one knapsack at its optimal multiplier.
-
-    ``value`` is a lower bound on the time, rounded up; ``slow`` is the lighter basic strategy, or
-    None if the memory row does not bind.
-    """
-
-    value: int
-    fast: int
-    slow: int | None
-    reduced: IntArray  # [K] in 1/1024 ticks, rounded down
-
-
-def drop_dominated(items: Items, usable: IntArray) -> IntArray:
-    """Indices of the strategies worth considering among ``usable``."""
-    points = np.stack([items.time, items.tail, items.memory, items.transient], axis=1)[usable]
-    return np.sort(usable[pareto_rows(points)])
-
-
-def relax(items: Items, usable: IntArray, layers: int, room: int) -> Relaxation | None:
-    """Linear relaxation with ``usable`` strategies; None if even that is infeasible."""
-    time, memory = items.time[usable], items.memory[usable]
-    order = np.lexsort((memory, time))
-    fastest = int(order[0])
-    if int(memory[fastest]) * layers <= room:
-        reduced = (items.time - items.time[usable[fastest]]) * _FINE
-        return Relaxation(int(time[fastest]) * layers, int(usable[fastest]), None, reduced)
-    edge = _hull_edge(time, memory, layers, room)
-    if edge is None:
-        return None
-    fast, slow = (int(usable[i]) for i in edge)
-    rise = int(items.time[slow] - items.time[fast])
-    run = int(items.memory[fast] - items.memory[slow])
-    base = run * int(items.time[fast]) + rise * int(items.memory[fast])
-    exact = [
-        min((run * int(t) + rise * int(u) - base) * _FINE // run, _LARGEST_REDUCED)
-        for t, u in zip(items.time, items.memory, strict=True)
-    ]
-    value = -(-(layers * base - rise * room) // run)
-    return Relaxation(value, fast, slow, np.array(exact, dtype=np.int64))
-
-
-def _hull_edge(time: IntArray, memory: IntArray, layers: int, room: int) -> tuple[int, int] | None:
-    """The edge (fast, slow) of the lower convex hull of (memory, time) above ``room / layers``."""
-    order = np.lexsort((time, memory))
-    hull: list[int] = []
-    for i in order.tolist():
-        if hull and time[i] >= time[hull[-1]]:
-            continue
-        while len(hull) > 1 and _not_convex(time, memory, hull[-2], hull[-1], i):
-            hull.pop()
-        hull.append(i)
-    if int(memory[hull[0]]) * layers > room:
-        return None
-    heavier = next(j for j, i in enumerate(hull) if int(memory[i]) * layers > room)
-    return hull[heavier], hull[heavier - 1]
-
-
-def _not_convex(time: IntArray, memory: IntArray, a: int, b: int, c: int) -> bool:
-    """Whether b lies on or above the segment from a to c."""
-    left = (int(time[b]) - int(time[a])) * (int(memory[c]) - int(memory[a]))
-    right = (int(time[c]) - int(time[a])) * (int(memory[b]) - int(memory[a]))
-    return left >= right
-
-
-def round_up(items: Items, relaxation: Relaxation, layers: int, room: int) -> tuple[int, int]:
-    """Time and tail of a feasible content near the relaxation."""
-    fast, slow = relaxation.fast, relaxation.slow
-    if slow is None:
-        return int(items.time[fast]) * layers, int(items.tail[fast]) * layers
-    saved = int(items.memory[fast] - items.memory[slow])
-    fast_layers = (room - layers * int(items.memory[slow])) // saved
-    slow_layers = layers - fast_layers
-    return (
-        fast_layers * int(items.time[fast]) + slow_layers * int(items.time[slow]),
-        fast_layers * int(items.tail[fast]) + slow_layers * int(items.tail[slow]),
-    )
-
-
-def transient_levels(items: Items, usable: IntArray, capacity: int) -> list[tuple[IntArray, int]]:
-    """(strategies, room for the sum of memory) for every possible largest transient."""
-    levels = np.unique(items.transient[usable]).tolist()
-    return [(usable[items.transient[usable] <= level], capacity - level) for level in levels]
-
-
 def stage_frontier(
-    items: Items, usable: IntArray, layers: int, capacity: int, window: Window
+    items: Items, usable: IntArray, need: IntArray, capacity: int, window: Window
 ) -> tuple[IntArray, IntArray]:
     """Undominated contents in the window: points [n, 2] = (time, tail) and counts [n, K]."""
     if window.alone:
-        counts = _cheapest_alone(items, usable, layers, capacity, window)
+        counts = _cheapest_alone(items, usable, need, capacity, window)
         return np.stack([counts @ items.time, counts @ items.tail], axis=1), counts
-    usable = _without_idle_savings(items, usable, layers, capacity)
+    usable = _without_idle_savings(items, usable, need, capacity)
     joint = window.time_weight * items.time + window.tail_weight * items.tail
-    levels = _levels(items, joint, usable, layers, capacity)
-    known = _near_relaxations(items, layers, window, levels)
+    levels = _levels(items, joint, usable, need, capacity)
+    known = _near_relaxations(items, need, window, levels)
     found = []
     # The most promising level first: what is found there leaves less to look for elsewhere.
     for level in sorted(levels, key=lambda level: sum(r.value for r in level.relaxations)):
         corners = _corners(known, window)
         if _level_matters(items, level, corners):
-            points, counts = _enumerate(items, joint, level, layers, corners)
+            points, counts = _enumerate(items, joint, level, need, corners)
             found.append((points, counts))
             known |= {(time, window.joint(time, tail)) for time, tail in points.tolist()}
     if not found:
@@ -213,16 +127,15 @@ def stage_frontier(
 
 
 def _levels(
-    items: Items, joint: IntArray, usable: IntArray, layers: int, capacity: int
+    items: Items, joint: IntArray, usable: IntArray, need: IntArray, capacity: int
 ) -> list[Level]:
     """All transient levels at which the layers fit, with their relaxations."""
     scored = [
-        Items((_SCORES - a) * items.time + a * joint, items.tail, items.memory, items.transient)
-        for a in range(_SCORES + 1)
+        replace(items, time=(_SCORES - a) * items.time + a * joint) for a in range(_SCORES + 1)
     ]
     levels = []
     for keep, room in transient_levels(items, usable, capacity):
-        relaxations = [relax(score, keep, layers, room) for score in scored]
+        relaxations = [relax(score, keep, need, room) for score in scored]
         if all(relaxation is not None for relaxation in relaxations):
             known = tuple(relaxation for relaxation in relaxations if relaxation is not None)
             levels.append(Level(keep, room, known))
@@ -230,37 +143,51 @@ def _levels(
 
 
 def _cheapest_alone(
-    items: Items, usable: IntArray, layers: int, capacity: int, window: Window
+    items: Items, usable: IntArray, need: IntArray, capacity: int, window: Window
 ) -> IntArray:
     """[at most 1, K] content of the least joint value, which is all that a single stage needs."""
     joint = window.time_weight * items.time + window.tail_weight * items.tail
     nothing = np.zeros_like(joint)
-    alone = Items(joint, nothing, items.memory, items.transient)
+    alone = replace(items, time=joint, tail=nothing)
     unlimited = Window(_UNLIMITED, 0, tail_weight=0, time_weight=1, alone=False)
     keep = drop_dominated(alone, usable)
-    return stage_frontier(alone, keep, layers, capacity, unlimited)[1]
+    return stage_frontier(alone, keep, need, capacity, unlimited)[1]
 
 
-def _without_idle_savings(items: Items, usable: IntArray, layers: int, capacity: int) -> IntArray:
-    """Drop strategies that only save memory, if the others fit whatever their mix."""
-    points = np.stack([items.time, items.tail], axis=1)[usable]
-    best = usable[pareto_rows(points)]
-    heaviest = layers * int(items.memory[best].max()) + int(items.transient[best].max())
-    return np.sort(best) if heaviest <= capacity else usable
+def _without_idle_savings(
+    items: Items, usable: IntArray, need: IntArray, capacity: int
+) -> IntArray:
+    """Drop items that only save memory, if the others fit whatever their mix."""
+    points = np.stack([items.time, items.tail], axis=1)
+    best, heaviest = [], 0
+    for q in np.flatnonzero(need).tolist():
+        mine = usable[items.kind[usable] == q]
+        if len(mine):
+            best.append(mine[pareto_rows(points[mine])])
+            heaviest += int(need[q]) * int(items.memory[best[-1]].max())
+    if not best:
+        return usable
+    kept = np.sort(np.concatenate(best))
+    return kept if heaviest + int(items.transient[kept].max()) <= capacity else usable
 
 
 def _near_relaxations(
-    items: Items, layers: int, window: Window, levels: list[Level]
+    items: Items, need: IntArray, window: Window, levels: list[Level]
 ) -> set[tuple[int, int]]:
     """(time, joint value) of contents near the relaxations, and near what lies between two.
 
     Between neighbouring relaxations some layers follow one and the others the other, each with its
     share of the room: without these the steps between known contents, and so what must be
-    enumerated, would be as wide as the scores are apart.
+    enumerated, would be as wide as the scores are apart. (With one kind of layer only.)
     """
     known = set()
-    some = np.arange(layers + 1)
     for level in levels:
+        rounded = [round_up(items, r, need, level.room) for r in level.relaxations]
+        known |= {(time, window.joint(time, tail)) for time, tail in rounded}
+        if len(need) > 1:
+            continue
+        layers = int(need[0])
+        some = np.arange(layers + 1)
         mixes = [_mix(items, r, some, layers, level.room) for r in level.relaxations]
         for first, second in itertools.pairwise(mixes):
             known |= {(t, window.joint(t, u)) for t, u in (first + second[:, ::-1]).T.tolist()}
@@ -269,7 +196,7 @@ def _near_relaxations(
 
 def _mix(items: Items, relaxation: Relaxation, some: IntArray, layers: int, room: int) -> IntArray:
     """[2, n] time and tail of ``some`` of the layers near a relaxation, in their share of room."""
-    fast, slow = relaxation.fast, relaxation.slow
+    fast, slow = relaxation.base[0], relaxation.slow
     if slow is None:
         return np.stack([some * items.time[fast], some * items.tail[fast]])
     share = np.array([room * s // layers for s in some.tolist()], dtype=np.int64)
@@ -321,27 +248,27 @@ def _level_matters(items: Items, level: Level, corners: IntArray) -> bool:
 
 
 def _enumerate(
-    items: Items, joint: IntArray, level: Level, layers: int, corners: IntArray
+    items: Items, joint: IntArray, level: Level, need: IntArray, corners: IntArray
 ) -> tuple[IntArray, IntArray]:
     """All contents within the corners, dominated ones dropped where they would be many."""
     gaps, every = level.gaps(corners), level.reduced
     first = level.relaxations[0]
     reduced, gap = first.reduced, int(gaps[:, 0].max())
-    basis = [first.fast] if first.slow is None else [first.slow, first.fast]
-    others = [int(k) for k in level.usable[_inside(every[level.usable], gaps)] if k not in basis]
+    basis = {*first.base, first.slow}
+    wanted = level.usable[need[items.kind[level.usable]] > 0]
+    others = [int(k) for k in wanted[_inside(every[wanted], gaps)] if int(k) not in basis]
     others.sort(key=lambda k: -int(reduced[k]))
-    lightest = int(items.memory[level.usable].min())
+    fill = _Fill(items, need, level)
     counts: IntArray = np.zeros((1, len(items.time)), dtype=np.int64)
     for k in others:
         spare = gap - counts @ reduced
-        most = layers - counts.sum(axis=1)
+        most = fill.left(counts)[:, items.kind[k]]
         if reduced[k] > 0:
             most = np.minimum(most, spare // reduced[k])
         counts = _repeat_with(counts, k, most + 1)
         counts = counts[_inside(counts @ every, gaps)]
-        counts = _thin(items, counts, layers, level.room, lightest)
-    counts = _add_slow(items, counts, layers, level.room, int(corners[:, 0].max()), first)
-    counts[:, first.fast] += layers - counts.sum(axis=1)
+        counts = fill.thinned(counts)
+    counts = fill.completed(counts, first, int(corners[:, 0].max()))
     points = np.stack([counts @ items.time, counts @ items.tail], axis=1)
     values = np.stack([points[:, 0], counts @ joint], axis=1)
     good = _inside(values, corners)
@@ -357,45 +284,74 @@ def _repeat_with(counts: IntArray, k: int, options: IntArray) -> IntArray:
     return repeated
 
 
-def _thin(items: Items, counts: IntArray, layers: int, room: int, lightest: int) -> IntArray:
-    """Drop prefixes that cannot fit any more; where they are many, dominated ones too."""
-    used = counts.sum(axis=1)
-    counts = counts[counts @ items.memory + (layers - used) * lightest <= room]
-    if len(counts) <= _FILTER_ABOVE:
-        return counts
-    used = counts.sum(axis=1)
-    points = np.stack([counts @ items.time, counts @ items.tail, counts @ items.memory], axis=1)
-    kept = [
-        rows[pareto_rows(points[rows])]
-        for rows in (np.flatnonzero(used == u) for u in np.unique(used))
-    ]
-    return counts[np.concatenate(kept)] if kept else counts
+class _Fill:
+    """Partial contents [n, K] of one level, and what is left to fill."""
 
+    def __init__(self, items: Items, need: IntArray, level: Level) -> None:
+        self._items = items
+        self._need = need
+        self._room = level.room
+        self._of_kind = (items.kind[:, None] == np.arange(len(need))).astype(np.int64)  # [K, Q]
+        usable = level.usable
+        self._lightest = np.array(  # [Q]
+            [
+                int(items.memory[usable[items.kind[usable] == q]].min()) if n else 0
+                for q, n in enumerate(need.tolist())
+            ]
+        )
 
-def _add_slow(
-    items: Items,
-    counts: IntArray,
-    layers: int,
-    room: int,
-    limit: int,
-    relaxation: Relaxation,
-) -> IntArray:
-    """Fill up with the basis: as few slow layers as fit, and more only where that cuts the tail."""
-    fast, slow = relaxation.fast, relaxation.slow
-    if slow is None:
+    def left(self, counts: IntArray) -> IntArray:
+        """[n, Q] layers without an item."""
+        left: IntArray = self._need - counts @ self._of_kind
+        return left
+
+    def thinned(self, counts: IntArray) -> IntArray:
+        """Drop prefixes that cannot fit any more; where they are many, dominated ones too."""
+        items, left = self._items, self.left(counts)
+        counts = counts[counts @ items.memory + left @ self._lightest <= self._room]
+        if len(counts) <= _FILTER_ABOVE:
+            return counts
+        points = np.stack([counts @ items.time, counts @ items.tail, counts @ items.memory], axis=1)
+        _, group = np.unique(self.left(counts), axis=0, return_inverse=True)
+        group = group.reshape(-1)
+        kept = [
+            rows[pareto_rows(points[rows])]
+            for rows in (np.flatnonzero(group == g) for g in range(int(group.max()) + 1))
+        ]
+        return counts[np.concatenate(kept)]
+
+    def completed(self, counts: IntArray, relaxation: Relaxation, limit: int) -> IntArray:
+        """Fill up with the basis.
+
+        Of the kind that mixes two, as few slow layers as fit, and more only where that cuts the
+        tail; ``limit`` is the largest time.
+        """
+        items, counts, left = self._items, counts.copy(), self.left(counts)
+        slow = relaxation.slow
+        mixed = -1 if slow is None else int(items.kind[slow])
+        for q, base in enumerate(relaxation.base):
+            if base >= 0 and q != mixed:
+                counts[:, base] += left[:, q]
+        if slow is not None:
+            counts = self._with_slow(counts, left[:, mixed], relaxation.base[mixed], slow, limit)
+            counts[:, relaxation.base[mixed]] += self.left(counts)[:, mixed]
         return counts
-    left = layers - counts.sum(axis=1)
-    saved = items.memory[fast] - items.memory[slow]
-    excess = counts @ items.memory + left * items.memory[fast] - room
-    fewest = np.maximum(0, -(-excess // saved))
-    possible = fewest <= left
-    counts, left, fewest = counts[possible], left[possible], fewest[possible]
-    options = np.ones(len(counts), dtype=np.int64)
-    if items.tail[slow] < items.tail[fast]:
-        cost = items.time[slow] - items.time[fast]
-        time = counts @ items.time + fewest * cost + left * items.time[fast]
-        extra = np.maximum(0, limit - time) // cost
-        options += np.minimum(extra, left - fewest)
-    counts = counts.copy()
-    counts[:, slow] += fewest
-    return _repeat_with(counts, slow, options)
+
+    def _with_slow(
+        self, counts: IntArray, left: IntArray, fast: int, slow: int, limit: int
+    ) -> IntArray:
+        """Every choice of the number of slow layers."""
+        items = self._items
+        saved = items.memory[fast] - items.memory[slow]
+        excess = counts @ items.memory + left * items.memory[fast] - self._room
+        fewest = np.maximum(0, -(-excess // saved))
+        possible = fewest <= left
+        counts, left, fewest = counts[possible], left[possible], fewest[possible]
+        options = np.ones(len(counts), dtype=np.int64)
+        if items.tail[slow] < items.tail[fast]:
+            cost = items.time[slow] - items.time[fast]
+            time = counts @ items.time + fewest * cost + left * items.time[fast]
+            extra = np.maximum(0, limit - time) // cost
+            options += np.minimum(extra, left - fewest)
+        counts[:, slow] += fewest
+        return _repeat_with(counts, slow, options)

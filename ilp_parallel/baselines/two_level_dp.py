@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from ilp_parallel.baselines.equal_layers import EqualLayers
 from ilp_parallel.baselines.equal_policies import EqualPolicies
 from ilp_parallel.baselines.general_layers import GeneralLayers, fixed_chunks_optimum
+from ilp_parallel.baselines.kind_layers import KindLayers
+from ilp_parallel.baselines.kind_policies import KindPolicies
 from ilp_parallel.baselines.plan_labels import place_stages
 from ilp_parallel.baselines.policies import policy_optimum
 from ilp_parallel.errors import InputError
@@ -65,14 +67,9 @@ def two_level_dp(instance: PipelineInstance, cutoff: int | None = None) -> Optim
     reason = refuses(instance)
     if reason is not None:
         raise InputError(*reason.split(": ", 1))
-    if _has_alike_layers(instance) and instance.schedule == "gpipe":
+    if instance.schedule == "gpipe" and instance.reshard_forward_ticks is None:
         return _gpipe(instance, cutoff)
     return _solve(instance, cutoff)
-
-
-def _has_alike_layers(instance: PipelineInstance) -> bool:
-    one_class = len(instance.forward_ticks) == 1 and instance.reshard_forward_ticks is None
-    return one_class and instance.chunks == 1
 
 
 def _gpipe(instance: PipelineInstance, cutoff: int | None) -> Optimum | None:
@@ -99,6 +96,8 @@ def _solve(instance: PipelineInstance, cutoff: int | None) -> Optimum | None:
     """The method that fits the instance."""
     if EqualPolicies.applies(instance):
         found = EqualPolicies(instance).optimum(cutoff)
+    elif KindPolicies.applies(instance):
+        found = KindPolicies(instance).optimum(cutoff)
     elif instance.policies is not None:
         found = policy_optimum(instance, cutoff)
     elif instance.chunks > 1:
@@ -106,6 +105,9 @@ def _solve(instance: PipelineInstance, cutoff: int | None) -> Optimum | None:
     elif EqualLayers.applies(instance):
         stages = EqualLayers.prepare(instance, cutoff)
         found = None if stages is None else place_stages(instance, stages, stages.cutoff)
+    elif KindLayers.applies(instance):
+        kinds = KindLayers.prepare(instance, cutoff)
+        found = None if kinds is None else place_stages(instance, kinds, kinds.cutoff)
     else:
         found = place_stages(instance, GeneralLayers(instance), cutoff)
     return Optimum(*found) if found else None

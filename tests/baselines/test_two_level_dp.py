@@ -55,6 +55,26 @@ def test_agreement_on_random_instances(seeds: range) -> None:
     assert len(seeds) < 50 or (solved and infeasible)
 
 
+@pytest.mark.parametrize("policies", [False, True])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_layers_of_several_kinds(seed: int, classes: int, policies: bool) -> None:
+    rng = np.random.default_rng([12, seed, classes, policies])
+    feasible = 0
+    for _ in range(60):
+        schedule = str(rng.choice(["1f1b", "gpipe"]))
+        instance = random_instance(
+            rng, schedule=schedule, classes=classes, policies=policies, reshard=False
+        )
+        optimum = brute_force(instance)
+        assert numerator(instance) == optimum
+        if optimum is not None:
+            feasible += 1
+            assert numerator(instance, optimum + 1) == optimum
+            assert numerator(instance, optimum) is None
+    assert feasible
+
+
 @given(instances)
 @settings(max_examples=100, deadline=None)
 def test_cutoff_keeps_exactly_what_is_strictly_below(instance: PipelineInstance) -> None:
