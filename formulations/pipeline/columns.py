@@ -78,9 +78,10 @@ def generate(instance: PipelineInstance, cutoff: int | None) -> Columns:
     line = np.stack([layout.on_line(s, piece.lower) for s, piece in enumerate(pieces)])
     if instance.policies is None and layout.reshard is None:
         bottleneck = least_bottleneck(line)
+        _, within = _limits(layout, pieces, line, cutoff)
         for reach in (_NEAR * bottleneck, math.inf):
-            for piece in pieces:
-                _fill(piece, reach)
+            for piece, limits in zip(pieces, within, strict=True):
+                _fill(piece, np.minimum(limits[:, 0], reach))
             known = [_own_cutoff(layout, pieces, score) for score in range(len(SCORES))]
             if any(found is not None for found in known):
                 break
@@ -132,7 +133,7 @@ def _bounded(layout: Layout, group: int) -> _Pieces:
     return _Pieces(fixed, options, counts, lower, multipliers, [[] for _ in spans])
 
 
-def _fill(piece: _Pieces, reach: float) -> None:
+def _fill(piece: _Pieces, reach: FloatArray) -> None:
     """Add greedy fillings to the spans whose least X is within reach and that have none."""
     for i in np.flatnonzero(np.isfinite(piece.lower) & (piece.lower <= reach)).tolist():
         if piece.fillings[i]:
