@@ -136,3 +136,37 @@ def peak_usage(instance: ShardingInstance, strategies: IntArray) -> int:
     signed = np.concatenate([chosen, -chosen])
     np.add.at(change, place, signed.astype(change.dtype))
     return max(0, int(np.cumsum(change).max()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """The instants at which the set of live pieces changes; segment s lies between two of them."""
+
+    times: IntArray  # [segments] first instant of each
+    start: IntArray  # [pieces] first segment
+    end: IntArray  # [pieces] first segment no longer alive
+
+    @property
+    def segments(self) -> int:
+        """Number of segments."""
+        return len(self.times)
+
+    @classmethod
+    def of(cls, instance: ShardingInstance) -> Timeline:
+        """Segments of an instance."""
+        both = np.concatenate([instance.piece_start, instance.piece_end])
+        times, place = np.unique(both, return_inverse=True)
+        half = len(instance.piece_start)
+        return cls(times, place[:half].astype(np.int64), place[half:].astype(np.int64))
+
+    def loads(self, usage: IntArray) -> IntArray:
+        """[segments] memory in use, given the [pieces] usage."""
+        change = np.zeros(self.segments + 1, dtype=np.int64)
+        np.add.at(change, self.start, usage)
+        np.add.at(change, np.maximum(self.start, self.end), -usage)
+        return np.cumsum(change)[:-1]
+
+
+def chosen_usage(instance: ShardingInstance, strategies: IntArray) -> IntArray:
+    """[pieces] usage of a plan."""
+    return instance.piece_usage[instance.piece_first[:-1] + strategies[instance.piece_operator]]

@@ -1,0 +1,289 @@
+"""The ``sharding`` family solved: presolve, messages, fixing, exact core, large neighbourhoods."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from formulations.sharding import marginal
+from ilp_parallel.problems.sharding import IntArray, ShardingInstance, Timeline, chosen_usage
+from ilp_parallel.problems.sharding import evaluate as evaluate
+from ilp_parallel.sharding.network import Infeasible
+from ilp_parallel.sharding.presolve import Report, presolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ilp_parallel.sharding.dual import Dual
+    from ilp_parallel.sharding.network import Core
+
+_ROWS_AT_A_TIME = 20
+_EXACT_PAIRS = 150_000
+"""Cores with more pairs are left to large neighbourhoods first."""
+_SUB_MODEL_PAIRS = 25_000
+
+
+@dataclass(slots=True)
+class ShardingResult:
+    """What is known about an instance: plan, cost, bound, and what the bound rests on."""
+
+    status: Literal["optimal", "feasible", "infeasible", "unknown"] = "unknown"
+    proof: Literal["exact", "solver"] | None = None
+    objective: int | None = None
+    bound: int | None = None
+    strategies: IntArray | None = None
+    presolve: Report = field(default_factory=Report)
+
+
+class ShardingPlanner:
+    """One run on one instance; the plan and the bound only ever improve."""
+
+    def __init__(
+        self,
+        instance: ShardingInstance,
+        deadline: float,
+        threads: int = 1,
+        report: Callable[[str, int | None, int | None], None] = lambda *_: None,
+    ) -> None:
+        self.instance = instance
+        self.began = time.monotonic()
+        self.deadline = deadline
+        self.threads = threads
+        self.report = report
+        self.result = ShardingResult()
+        self.random = np.random.default_rng(0)
+        self.cores: list[Core] = []
+
+    def run(self) -> ShardingResult:
+        """Solve until proven or out of time."""
+        result = self.result
+        try:
+            self._search()
+        except Infeasible:
+            if result.objective is None:
+                result.status, result.proof = "infeasible", "exact"
+                return result
+            self._raise_bound(result.objective, "exact")
+        if result.objective is not None:
+            closed = result.bound is not None and result.bound >= result.objective
+            result.status = "optimal" if closed else "feasible"
+        return result
+
+    def _left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def _search(self) -> None:
+        core, self.result.presolve = presolve(
+            self.instance, time.monotonic() + 0.4 * self._left()
+        )
+        self.cores = [core]
+        self._say("presolve")
+        multipliers: dict[int, float] = {}
+        total = self._left()
+        while not self._closed() and self._left() > 0:
+            before = len(core.instance.edge_cost)
+            dual = self._bound(core, multipliers, time.monotonic() + 0.12 * total)
+            if self._closed() or self.result.objective is None:
+                break
+            core = self._fix(dual, core)
+            if len(core.instance.edge_cost) > 0.8 * before:
+                break
+        if self._closed() or self._left() <= 0:
+            return
+        if len(core.instance.edge_cost) <= _EXACT_PAIRS or core.instance.operators < 2:
+            self._exact(core, self._left())
+        if not self._closed():
+            self._neighbourhoods(core, multipliers)
+
+    def _closed(self) -> bool:
+        r = self.result
+        return r.objective is not None and r.bound is not None and r.bound >= r.objective
+
+    def _say(self, stage: str) -> None:
+        self.report(stage, self.result.objective, self.result.bound)
+
+    def _raise_bound(self, bound: int, proof: Literal["exact", "solver"]) -> None:
+        """Take a bound on all plans cheaper than the incumbent: itself capped by it."""
+        if self.result.objective is not None:
+            bound = min(bound, self.result.objective)
+        if self.result.bound is None or bound > self.result.bound:
+            self.result.bound, self.result.proof = bound, proof
+
+    def _offer(self, core_plan: IntArray) -> bool:
+        """Take a plan of the last core if it is feasible and cheaper in the file's instance."""
+        plan = core_plan
+        for core in reversed(self.cores):
+            plan = core.restore(plan)
+        verdict = evaluate(self.instance, plan)
+        better = verdict.feasible and verdict.objective is not None
+        if better and verdict.objective is not None:
+            known = self.result.objective
+            better = known is None or verdict.objective < known
+        if better:
+            self.result.objective, self.result.strategies = verdict.objective, plan
+            self._say("plan")
+        return better
+
+    def _fix(self, dual: Dual, core: Core) -> Core:
+        from ilp_parallel.sharding.fixing import fixed
+
+        assert self.result.objective is not None
+        core, _ = presolve(
+            fixed(dual, self.result.objective), time.monotonic() + 0.15 * self._left()
+        )
+        self.cores.append(core)
+        self._say(f"fixed to {core.instance.operators} operators")
+        return core
+
+    def _bound(self, core: Core, multipliers: dict[int, float], until: float) -> Dual:
+        """Messages and multipliers; plans from their roundings."""
+        from ilp_parallel.sharding.dual import Dual
+        from ilp_parallel.sharding.primal import LocalSearch, least_memory, price
+
+        dual = Dual(core.instance)
+        search = LocalSearch(dual)
+        y = np.zeros(dual.timeline.segments)
+        for instant, value in multipliers.items():
+            at = int(np.searchsorted(dual.timeline.times, instant, side="right")) - 1
+            y[max(at, 0)] += value * 2.0**dual.shift
+        dual.set_multipliers(y)
+        best, best_y, direction, step = -math.inf, y, np.zeros(len(y)), 1.0
+        cheapest: int | None = None
+        for turn in range(100_000):
+            bound = dual.improve()
+            plan = dual.rounded()
+            excess = dual.excess(plan).astype(np.float64)
+            if bound > best:
+                best, best_y = bound, y
+                self._raise_bound(bound, "exact")
+            else:
+                step = max(0.02, step * 0.9)
+            if turn % 20 == 0:
+                start = least_memory(core.instance) if turn == 20 else plan
+                found = search.improve(start, self.random, min(until, self.deadline))
+                cost = price(core.instance, found)
+                if cost is not None and (cheapest is None or cost < cheapest):
+                    cheapest = cost
+                    self._offer(found)
+            if time.monotonic() > until or self._closed() or turn > 400:
+                break
+            if turn % 2:
+                y, direction = self._step(dual, excess, direction, bound, step)
+        dual.set_multipliers(best_y)
+        self._raise_bound(max(dual.improve() for _ in range(5)), "exact")
+        multipliers.clear()
+        for s in np.flatnonzero(best_y):
+            multipliers[int(dual.timeline.times[s])] = float(best_y[s]) / 2.0**dual.shift
+        self._say("messages")
+        return dual
+
+    def _step(
+        self, dual: Dual, excess: np.ndarray, direction: np.ndarray, bound: int, step: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A Polyak step along the active rows and the worst one."""
+        y = dual.multipliers.copy()
+        active = y > 0
+        if excess.max(initial=0) > 0:
+            active[int(excess.argmax())] = True
+        g = np.where(active, excess, 0.0)
+        direction = g + 0.5 * np.where(active, direction, 0.0)
+        norm = float((direction**2).sum())
+        if norm > 0:
+            aim = self.result.objective
+            gap = max(1, (aim - bound) if aim is not None else abs(bound) // 20 + 1)
+            y = np.maximum(0.0, y + step * gap * 2.0**dual.shift / norm * direction)
+            dual.set_multipliers(y)
+        return y, direction
+
+    def _exact(self, core: Core, limit_s: float) -> None:
+        """The core by branch and bound."""
+        plan, bound, complete = solve_marginal(core.instance, limit_s, self.threads)
+        if plan is not None:
+            self._offer(plan)
+        known = self.result.objective
+        if complete and known is not None:
+            self._raise_bound(known, "solver")
+        elif complete:
+            self.result.status, self.result.proof = "infeasible", "solver"
+        elif bound is not None:
+            self._raise_bound(bound, "solver")
+        self._say("exact core")
+
+    def _neighbourhoods(self, core: Core, multipliers: dict[int, float]) -> None:
+        """Free a part, solve it exactly, keep what is better; until out of time."""
+        from ilp_parallel.sharding.dual import Dual
+        from ilp_parallel.sharding.primal import (
+            LocalSearch,
+            least_memory,
+            neighbourhoods,
+            price,
+            sub_instance,
+        )
+
+        dual = Dual(core.instance)
+        search = LocalSearch(dual)
+        plan = search.improve(least_memory(core.instance), self.random, self.deadline)
+        for _ in range(20):
+            dual.improve()
+        other = search.improve(dual.rounded(), self.random, self.deadline)
+        priced = [(price(core.instance, p), p) for p in (plan, other)]
+        usable = [(c, p) for c, p in priced if c is not None]
+        if not usable:
+            return
+        cost, plan = min(usable, key=lambda pair: pair[0])
+        for free in neighbourhoods(core.instance, dual, _SUB_MODEL_PAIRS, self.random):
+            if self._left() < 0.5 or self._closed():
+                return
+            part = sub_instance(core.instance, dual.timeline, plan, free)
+            found, _, _ = solve_marginal(part, min(6.0, self._left()), self.threads)
+            if found is None:
+                continue
+            trial = plan.copy()
+            trial[free] = found[1:]
+            new = price(core.instance, trial)
+            if new is not None and new <= cost:
+                cost, plan = new, trial
+                self._offer(plan)
+
+
+def solve_marginal(
+    instance: ShardingInstance, limit_s: float, threads: int
+) -> tuple[IntArray | None, int | None, bool]:
+    """Plan, bound and whether the search was complete, with memory rows added where broken."""
+    from ilp_parallel.solvers.highs import HighsSolver
+    from ilp_parallel.solvers.outcome import SolveOptions
+
+    until = time.monotonic() + limit_s
+    timeline = Timeline.of(instance)
+    rows: set[int] = set()
+    bound: int | None = None
+    while (left := until - time.monotonic()) > 0:
+        program = marginal.build(instance, np.array(sorted(rows), dtype=np.int64))
+        outcome = HighsSolver()(program, SolveOptions(time_limit_s=left, threads=threads))
+        if outcome.status == "infeasible":
+            return None, None, True
+        if outcome.bound is not None and math.isfinite(outcome.bound):
+            bound = max(bound or 0, math.ceil(outcome.bound - 0.5))
+        if outcome.values is None:
+            break
+        plan = marginal.decode(instance, outcome.values)
+        load = timeline.loads(chosen_usage(instance, plan))
+        if load.max(initial=0) <= instance.limit:
+            return plan, bound, outcome.status == "optimal"
+        rows.update(_peaks(load, instance.limit))
+        if outcome.status != "optimal":
+            break
+    return None, bound, False
+
+
+def _peaks(load: IntArray, limit: int) -> list[int]:
+    """The worst broken segments, local maxima only."""
+    padded = np.concatenate([[-1], load, [-1]])
+    peak = (load > limit) & (load >= padded[:-2]) & (load > padded[2:])
+    places = np.flatnonzero(peak)
+    worst = places[np.argsort(-load[places], kind="stable")[:_ROWS_AT_A_TIME]]
+    return [int(s) for s in worst]
