@@ -77,9 +77,7 @@ class ShardingPlanner:
         return self.deadline - time.monotonic()
 
     def _search(self) -> None:
-        core, self.result.presolve = presolve(
-            self.instance, time.monotonic() + 0.4 * self._left()
-        )
+        core, self.result.presolve = presolve(self.instance, time.monotonic() + 0.4 * self._left())
         self.cores = [core]
         self._say("presolve")
         multipliers: dict[int, float] = {}

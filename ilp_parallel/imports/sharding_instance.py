@@ -68,7 +68,7 @@ def _content(path: str) -> bytes:
     try:
         with Path(path).open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
-        with (gzip.open(path, "rb") if packed else Path(path).open("rb")) as file:
+        with gzip.open(path, "rb") if packed else Path(path).open("rb") as file:
             content: bytes = file.read(MAX_FILE_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError("FILE_UNREADABLE", f"{path}: {error}", "check the path") from None

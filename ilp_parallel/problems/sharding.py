@@ -123,9 +123,7 @@ def exact_sum(values: IntArray) -> int:
 
 def peak_usage(instance: ShardingInstance, strategies: IntArray) -> int:
     """Largest memory in use at any time."""
-    chosen = instance.piece_usage[
-        instance.piece_first[:-1] + strategies[instance.piece_operator]
-    ]
+    chosen = instance.piece_usage[instance.piece_first[:-1] + strategies[instance.piece_operator]]
     alive = instance.piece_start < instance.piece_end
     start, end, chosen = instance.piece_start[alive], instance.piece_end[alive], chosen[alive]
     if not len(chosen):
@@ -164,9 +162,12 @@ class Timeline:
         change = np.zeros(self.segments + 1, dtype=np.int64)
         np.add.at(change, self.start, usage)
         np.add.at(change, np.maximum(self.start, self.end), -usage)
-        return np.cumsum(change)[:-1]
+        total: IntArray = np.cumsum(change)[:-1]
+        return total
 
 
 def chosen_usage(instance: ShardingInstance, strategies: IntArray) -> IntArray:
     """[pieces] usage of a plan."""
-    return instance.piece_usage[instance.piece_first[:-1] + strategies[instance.piece_operator]]
+    cells = instance.piece_first[:-1] + strategies[instance.piece_operator]
+    usage: IntArray = instance.piece_usage[cells]
+    return usage

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numba import njit
 
-from ilp_parallel.problems.sharding import IntArray
+if TYPE_CHECKING:
+    from ilp_parallel.problems.sharding import IntArray
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def descend(
     order: IntArray,
     chosen: IntArray,

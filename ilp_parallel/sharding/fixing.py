@@ -17,16 +17,25 @@ if TYPE_CHECKING:
 def fixed(dual: Dual, incumbent: int) -> ShardingInstance:
     """The instance without strategies and pairs that only plans of at least ``incumbent`` use.
 
-    The bound is a sum of minima over operators and edges; using strategy a costs at least the bound
-    plus ``theta_v[a] - min theta_v``, a pair likewise for its edge and both ends, in exact integers.
+    The bound is a sum of minima over operators and edges; a strategy a costs at least the bound
+    plus ``theta_v[a] - min theta_v``, a pair likewise for its edge and both ends, in integers.
     """
     i = dual.instance
-    total = int(
-        sum_of_minima(
-            i.first, dual.theta, dual.ends, i.edge_first, dual.edge_cost,
-            dual.side_first, dual.phi, dual.least_of_edge,
+    total = (
+        int(
+            sum_of_minima(
+                i.first,
+                dual.theta,
+                dual.ends,
+                i.edge_first,
+                dual.edge_cost,
+                dual.side_first,
+                dual.phi,
+                dual.least_of_edge,
+            )
         )
-    ) - dual.charge
+        - dual.charge
+    )
     room = ((incumbent - 1) << dual.shift) - total
     least = np.minimum.reduceat(dual.theta, i.first[:-1])
     above = dual.theta - np.repeat(least, i.sizes())

@@ -171,7 +171,7 @@ class Network:
         if len(neighbours) == 1:
             self.add_cost(neighbours[0], least)
         else:
-            self.add_edge(*neighbours, least)
+            self.add_edge(neighbours[0], neighbours[1], least)
         table = np.full([self.sizes[u] for u in neighbours], -1, dtype=np.int64)
         table[np.ix_(*(self.kept[u] for u in neighbours))] = self.kept[v][best]
         self._retire(v, neighbours, table)

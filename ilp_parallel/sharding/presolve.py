@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ilp_parallel.problems.sharding import IntArray, ShardingInstance
 from ilp_parallel.sharding.network import BARRED, Core, Network, Pieces
+
+if TYPE_CHECKING:
+    from ilp_parallel.problems.sharding import IntArray, ShardingInstance
 
 _ELIMINATION_CELLS = 200_000
 """Largest table of an elimination of an operator between two others."""

@@ -135,14 +135,18 @@ def sub_instance(
     moves = place[instance.piece_operator] > 0
     base = timeline.loads(np.where(moves, 0, usage))
     mine = np.flatnonzero(moves)
-    cells = [instance.piece_usage[instance.piece_first[p] : instance.piece_first[p + 1]]
-             for p in mine.tolist()]
+    cells = [
+        instance.piece_usage[instance.piece_first[p] : instance.piece_first[p + 1]]
+        for p in mine.tolist()
+    ]
     edges = np.array(inner, dtype=np.int64)
-    matrices = [instance.edge_cost[instance.edge_first[e] : instance.edge_first[e + 1]]
-                for e in inner]
+    matrices = [
+        instance.edge_cost[instance.edge_first[e] : instance.edge_first[e + 1]] for e in inner
+    ]
     segments = np.arange(timeline.segments, dtype=np.int64)
-    lengths = np.concatenate([np.ones(len(base), dtype=np.int64),
-                              instance.sizes()[instance.piece_operator[mine]]])
+    lengths = np.concatenate(
+        [np.ones(len(base), dtype=np.int64), instance.sizes()[instance.piece_operator[mine]]]
+    )
     return ShardingInstance(
         name=instance.name,
         limit=instance.limit,
@@ -152,8 +156,9 @@ def sub_instance(
         edge_to=place[instance.edge_to[edges]],
         edge_first=np.concatenate([[0], np.cumsum([len(m) for m in matrices])]).astype(np.int64),
         edge_cost=np.concatenate([np.zeros(0, dtype=np.int64), *matrices]),
-        piece_operator=np.concatenate([np.zeros(len(base), dtype=np.int64),
-                                       place[instance.piece_operator[mine]]]),
+        piece_operator=np.concatenate(
+            [np.zeros(len(base), dtype=np.int64), place[instance.piece_operator[mine]]]
+        ),
         piece_start=np.concatenate([segments, timeline.start[mine]]),
         piece_end=np.concatenate([segments + 1, timeline.end[mine]]),
         piece_first=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),

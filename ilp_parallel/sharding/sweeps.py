@@ -7,10 +7,13 @@ all minima is a lower bound whatever the messages are.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numba import njit
 
-from ilp_parallel.problems.sharding import IntArray
+if TYPE_CHECKING:
+    from ilp_parallel.problems.sharding import IntArray
 
 BARRED = 2**60
 """Reparametrised costs from here on are forbidden."""
@@ -18,7 +21,7 @@ BARRED = 2**60
 EMPTY = 2**62
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def sweep(
     forward: bool,
     first: IntArray,
@@ -77,7 +80,7 @@ def sweep(
                     theta[first[v] + a] -= part
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def sum_of_minima(
     first: IntArray,
     theta: IntArray,
@@ -107,7 +110,7 @@ def sum_of_minima(
     return total
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def round_forward(
     first: IntArray,
     theta: IntArray,
