@@ -12,6 +12,7 @@ import numpy as np
 from formulations.sharding import marginal
 from ilp_parallel.problems.sharding import IntArray, ShardingInstance, Timeline, chosen_usage
 from ilp_parallel.problems.sharding import evaluate as evaluate
+from ilp_parallel.sharding.memory_filter import filter_memory
 from ilp_parallel.sharding.network import Infeasible
 from ilp_parallel.sharding.presolve import Report, presolve
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ilp_parallel.sharding.network import Core
 
 _ROWS_AT_A_TIME = 20
-_EXACT_PAIRS = 150_000
+_EXACT_PAIRS = 250_000
 """Cores with more pairs are left to large neighbourhoods first."""
 _SUB_MODEL_PAIRS = 25_000
 
@@ -57,6 +58,7 @@ class ShardingPlanner:
         self.result = ShardingResult()
         self.random = np.random.default_rng(0)
         self.cores: list[Core] = []
+        self.best: tuple[int, IntArray] | None = None
 
     def run(self) -> ShardingResult:
         """Solve until proven or out of time."""
@@ -79,23 +81,33 @@ class ShardingPlanner:
     def _search(self) -> None:
         core, self.result.presolve = presolve(self.instance, time.monotonic() + 0.4 * self._left())
         self.cores = [core]
-        self._say("presolve")
+        for _ in range(3):
+            before = len(core.instance.edge_cost)
+            core, _ = presolve(filter_memory(core.instance), time.monotonic() + 0.2 * self._left())
+            self.cores.append(core)
+            if len(core.instance.edge_cost) > 0.9 * before:
+                break
+        self._say(f"presolve to {core.instance.operators} operators")
         multipliers: dict[int, float] = {}
         total = self._left()
         while not self._closed() and self._left() > 0:
+            core = self._bound_and_fix(core, multipliers, total)
+            if not self._closed() and len(core.instance.edge_cost) <= _EXACT_PAIRS:
+                self._exact(core, self._left())
+            if not self._closed():
+                self._neighbourhoods(min(self.deadline, time.monotonic() + 0.25 * total))
+
+    def _bound_and_fix(self, core: Core, multipliers: dict[int, float], total: float) -> Core:
+        """Messages, then fixing, again while fixing removes much."""
+        while not self._closed() and self._left() > 0:
             before = len(core.instance.edge_cost)
-            dual = self._bound(core, multipliers, time.monotonic() + 0.12 * total)
+            dual = self._bound(core, multipliers, time.monotonic() + 0.1 * total)
             if self._closed() or self.result.objective is None:
                 break
             core = self._fix(dual, core)
             if len(core.instance.edge_cost) > 0.8 * before:
                 break
-        if self._closed() or self._left() <= 0:
-            return
-        if len(core.instance.edge_cost) <= _EXACT_PAIRS or core.instance.operators < 2:
-            self._exact(core, self._left())
-        if not self._closed():
-            self._neighbourhoods(core, multipliers)
+        return core
 
     def _closed(self) -> bool:
         r = self.result
@@ -111,10 +123,11 @@ class ShardingPlanner:
         if self.result.bound is None or bound > self.result.bound:
             self.result.bound, self.result.proof = bound, proof
 
-    def _offer(self, core_plan: IntArray) -> bool:
-        """Take a plan of the last core if it is feasible and cheaper in the file's instance."""
+    def _offer(self, core_plan: IntArray, depth: int | None = None) -> bool:
+        """Take a plan of the core number ``depth`` (by default the last) if feasible and cheaper."""
         plan = core_plan
-        for core in reversed(self.cores):
+        depth = len(self.cores) - 1 if depth is None else depth
+        for core in reversed(self.cores[: depth + 1]):
             plan = core.restore(plan)
         verdict = evaluate(self.instance, plan)
         better = verdict.feasible and verdict.objective is not None
@@ -123,6 +136,7 @@ class ShardingPlanner:
             better = known is None or verdict.objective < known
         if better:
             self.result.objective, self.result.strategies = verdict.objective, plan
+            self.best = (depth, core_plan)
             self._say("plan")
         return better
 
@@ -131,10 +145,13 @@ class ShardingPlanner:
 
         assert self.result.objective is not None
         core, _ = presolve(
-            fixed(dual, self.result.objective), time.monotonic() + 0.15 * self._left()
+            filter_memory(fixed(dual, self.result.objective)),
+            time.monotonic() + 0.15 * self._left(),
         )
         self.cores.append(core)
-        self._say(f"fixed to {core.instance.operators} operators")
+        self._say(
+            f"fixed to {core.instance.operators} operators, {len(core.instance.edge_cost)} pairs"
+        )
         return core
 
     def _bound(self, core: Core, multipliers: dict[int, float], until: float) -> Dual:
@@ -151,15 +168,17 @@ class ShardingPlanner:
         dual.set_multipliers(y)
         best, best_y, direction, step = -math.inf, y, np.zeros(len(y)), 1.0
         cheapest: int | None = None
+        stale = 0
         for turn in range(100_000):
             bound = dual.improve()
             plan = dual.rounded()
             excess = dual.excess(plan).astype(np.float64)
             if bound > best:
-                best, best_y = bound, y
+                best, best_y, stale = bound, y, 0
                 self._raise_bound(bound, "exact")
             else:
-                step = max(0.02, step * 0.9)
+                step = max(0.01, step * 0.97)
+                stale += 1
             if turn % 20 == 0:
                 start = least_memory(core.instance) if turn == 20 else plan
                 found = search.improve(start, self.random, min(until, self.deadline))
@@ -167,7 +186,7 @@ class ShardingPlanner:
                 if cost is not None and (cheapest is None or cost < cheapest):
                     cheapest = cost
                     self._offer(found)
-            if time.monotonic() > until or self._closed() or turn > 400:
+            if time.monotonic() > until or self._closed() or stale > 120:
                 break
             if turn % 2:
                 y, direction = self._step(dual, excess, direction, bound, step)
@@ -192,7 +211,9 @@ class ShardingPlanner:
         norm = float((direction**2).sum())
         if norm > 0:
             aim = self.result.objective
-            gap = max(1, (aim - bound) if aim is not None else abs(bound) // 20 + 1)
+            gap = abs(bound) // 20 + 1
+            if aim is not None:
+                gap = max(1, min(gap, aim - bound))
             y = np.maximum(0.0, y + step * gap * 2.0**dual.shift / norm * direction)
             dual.set_multipliers(y)
         return y, direction
@@ -211,41 +232,34 @@ class ShardingPlanner:
             self._raise_bound(bound, "solver")
         self._say("exact core")
 
-    def _neighbourhoods(self, core: Core, multipliers: dict[int, float]) -> None:
-        """Free a part, solve it exactly, keep what is better; until out of time."""
-        from ilp_parallel.sharding.dual import Dual
-        from ilp_parallel.sharding.primal import (
-            LocalSearch,
-            least_memory,
-            neighbourhoods,
-            price,
-            sub_instance,
-        )
+    def _neighbourhoods(self, until: float) -> None:
+        """Free a part of the best plan, solve it exactly, keep what is better.
 
-        dual = Dual(core.instance)
-        search = LocalSearch(dual)
-        plan = search.improve(least_memory(core.instance), self.random, self.deadline)
-        for _ in range(20):
-            dual.improve()
-        other = search.improve(dual.rounded(), self.random, self.deadline)
-        priced = [(price(core.instance, p), p) for p in (plan, other)]
-        usable = [(c, p) for c, p in priced if c is not None]
-        if not usable:
+        Works in the core in which that plan was found: later cores have no room for it.
+        """
+        from ilp_parallel.sharding.dual import Dual
+        from ilp_parallel.sharding.primal import neighbourhoods, price, sub_instance
+
+        if self.best is None:
             return
-        cost, plan = min(usable, key=lambda pair: pair[0])
-        for free in neighbourhoods(core.instance, dual, _SUB_MODEL_PAIRS, self.random):
-            if self._left() < 0.5 or self._closed():
+        depth, plan = self.best
+        instance = self.cores[depth].instance
+        dual = Dual(instance)
+        cost = price(instance, plan)
+        for free in neighbourhoods(instance, dual, _SUB_MODEL_PAIRS, self.random):
+            left = until - time.monotonic()
+            if left < 0.2 or self._closed():
                 return
-            part = sub_instance(core.instance, dual.timeline, plan, free)
-            found, _, _ = solve_marginal(part, min(6.0, self._left()), self.threads)
+            part = sub_instance(instance, dual.timeline, plan, free)
+            found, _, _ = solve_marginal(part, min(6.0, left), self.threads)
             if found is None:
                 continue
             trial = plan.copy()
             trial[free] = found[1:]
-            new = price(core.instance, trial)
-            if new is not None and new <= cost:
+            new = price(instance, trial)
+            if new is not None and cost is not None and new <= cost:
                 cost, plan = new, trial
-                self._offer(plan)
+                self._offer(plan, depth)
 
 
 def solve_marginal(
