@@ -124,7 +124,7 @@ class ShardingPlanner:
             self.result.bound, self.result.proof = bound, proof
 
     def _offer(self, core_plan: IntArray, depth: int | None = None) -> bool:
-        """Take a plan of the core number ``depth`` (by default the last) if feasible and cheaper."""
+        """Take a plan of core ``depth`` (by default the last) if feasible and cheaper."""
         plan = core_plan
         depth = len(self.cores) - 1 if depth is None else depth
         for core in reversed(self.cores[: depth + 1]):
