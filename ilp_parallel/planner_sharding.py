@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from formulations.sharding import marginal
+from ilp_parallel.errors import InputError
 from ilp_parallel.problems.sharding import IntArray, ShardingInstance, Timeline, chosen_usage
 from ilp_parallel.problems.sharding import evaluate as evaluate
 from ilp_parallel.sharding.memory_filter import filter_memory
@@ -275,7 +276,10 @@ def solve_marginal(
     bound: int | None = None
     while (left := until - time.monotonic()) > 0:
         program = marginal.build(instance, np.array(sorted(rows), dtype=np.int64))
-        outcome = HighsSolver()(program, SolveOptions(time_limit_s=left, threads=threads))
+        try:
+            outcome = HighsSolver()(program, SolveOptions(time_limit_s=left, threads=threads))
+        except InputError:  # numbers too large for floating point: no help from this solver
+            break
         if outcome.status == "infeasible":
             return None, None, True
         if outcome.bound is not None and math.isfinite(outcome.bound):

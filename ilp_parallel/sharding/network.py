@@ -76,7 +76,7 @@ class Network:
     def add_edge(self, u: int, v: int, matrix: IntArray) -> None:
         """Add costs [strategies of u, strategies of v]; parallel edges become one."""
         if v in self.near[u]:
-            matrix = np.minimum(self.near[u][v] + matrix, BARRED)
+            matrix = added(self.near[u][v], matrix)
         self._set_edge(u, v, matrix)
 
     def _set_edge(self, u: int, v: int, matrix: IntArray) -> None:
@@ -91,7 +91,7 @@ class Network:
 
     def add_cost(self, v: int, cost: IntArray) -> None:
         """Add to the costs of an operator."""
-        self.cost[v] = np.minimum(self.cost[v] + cost, BARRED)
+        self.cost[v] = added(self.cost[v], cost)
         self.changed.add(v)
 
     def add_piece(self, v: int, span: tuple[int, int], usage: IntArray) -> None:
@@ -163,11 +163,11 @@ class Network:
         for u in neighbours:
             self.drop_edge(u, v)
         if len(neighbours) == 1:
-            total = matrices[0] + self.cost[v]
+            total = added(matrices[0], self.cost[v])
         else:
-            total = matrices[0][:, None, :] + matrices[1][None, :, :] + self.cost[v]
+            total = added(matrices[0][:, None, :], added(matrices[1], self.cost[v])[None, :, :])
         best = total.argmin(axis=-1)
-        least = np.minimum(total.min(axis=-1), BARRED)
+        least = total.min(axis=-1)
         if len(neighbours) == 1:
             self.add_cost(neighbours[0], least)
         else:
@@ -225,6 +225,11 @@ class Core:
         for step in reversed(self.network.steps):
             plan[step.operator] = step.table[tuple(plan[u] for u in step.by)]
         return plan
+
+
+def added(a: IntArray, b: IntArray, barred: int = BARRED) -> IntArray:
+    """Sum of costs; what is forbidden stays so, whatever is added (costs may be negative)."""
+    return np.where((a >= barred) | (b >= barred), barred, a + b)
 
 
 def _barred(cost: IntArray) -> IntArray:

@@ -16,6 +16,7 @@ from ilp_parallel.problems.sharding import (
     evaluate,
 )
 from ilp_parallel.sharding.descent import descend
+from ilp_parallel.sharding.network import added
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +130,7 @@ def sub_instance(
         matrix = instance.edge_matrix(e)
         column = matrix[:, plan[v]] if place[u] else matrix[plan[u]]
         at = int(first[place[u] or place[v]])
-        summed = np.minimum(cost[at : at + len(column)] + column, FORBIDDEN)
+        summed = added(cost[at : at + len(column)], column, FORBIDDEN)
         cost[at : at + len(column)] = summed
     usage = chosen_usage(instance, plan)
     moves = place[instance.piece_operator] > 0

@@ -88,3 +88,11 @@ def test_settling_without_a_strategy_is_infeasible() -> None:
     network = Network(random_sharding(1))
     with pytest.raises(Infeasible):
         network.keep_only(0, np.zeros(len(network.cost[0]), dtype=np.bool_))
+
+
+def test_forbidden_stays_forbidden_when_a_negative_cost_is_added() -> None:
+    network = Network(random_sharding(1))
+    size = len(network.cost[0])
+    network.cost[0] = np.full(size, BARRED)
+    network.add_cost(0, np.full(size, -3))
+    assert (network.cost[0] >= BARRED).all()
