@@ -27,6 +27,10 @@ _ROWS_AT_A_TIME = 20
 _EXACT_PAIRS = 250_000
 """Cores with more pairs are left to large neighbourhoods first."""
 _SUB_MODEL_PAIRS = 25_000
+"""Pairs of strategies that the first sub-model frees; the number follows the time it takes."""
+_LARGEST_PART_PAIRS = 1_000_000
+_TURNS_BETWEEN_FIXING = 20
+_PART_SECONDS = 6.0
 
 
 @dataclass(slots=True)
@@ -59,6 +63,7 @@ class ShardingPlanner:
         self.result = ShardingResult()
         self.random = np.random.default_rng(0)
         self.cores: list[Core] = []
+        self.duals: dict[int, Dual] = {}  # by number of the core
         self.best: tuple[int, IntArray] | None = None
 
     def run(self) -> ShardingResult:
@@ -161,6 +166,10 @@ class ShardingPlanner:
         from ilp_parallel.sharding.primal import LocalSearch, least_memory, price
 
         dual = Dual(core.instance)
+        self.duals = {
+            d: known for d, known in self.duals.items() if self.best and d == self.best[0]
+        }
+        self.duals[len(self.cores) - 1] = dual
         search = LocalSearch(dual)
         y = np.zeros(dual.timeline.segments)
         for instant, value in multipliers.items():
@@ -176,9 +185,10 @@ class ShardingPlanner:
             excess = dual.excess(plan).astype(np.float64)
             if bound > best:
                 best, best_y, stale = bound, y, 0
+                step = min(1.0, step * 1.1)
                 self._raise_bound(bound, "exact")
             else:
-                step = max(0.01, step * 0.97)
+                step = max(0.005, step * 0.9)
                 stale += 1
             if turn % 20 == 0:
                 start = least_memory(core.instance) if turn == 20 else plan
@@ -189,7 +199,10 @@ class ShardingPlanner:
                     self._offer(found)
             if time.monotonic() > until or self._closed() or stale > 120:
                 break
-            if turn % 2:
+            if stale % 20 == 19:
+                y, direction = best_y, np.zeros(len(y))
+                dual.set_multipliers(y)
+            elif turn % 2:
                 y, direction = self._step(dual, excess, direction, bound, step)
         dual.set_multipliers(best_y)
         self._raise_bound(max(dual.improve() for _ in range(5)), "exact")
@@ -239,28 +252,46 @@ class ShardingPlanner:
         Works in the core in which that plan was found: later cores have no room for it.
         """
         from ilp_parallel.sharding.dual import Dual
-        from ilp_parallel.sharding.primal import neighbourhoods, price, sub_instance
+        from ilp_parallel.sharding.fixing import fixed
+        from ilp_parallel.sharding.primal import neighbourhood, price, sub_instance
 
         if self.best is None:
             return
         depth, plan = self.best
         instance = self.cores[depth].instance
-        dual = Dual(instance)
+        dual = self.duals.get(depth) or Dual(instance)
         cost = price(instance, plan)
-        for free in neighbourhoods(instance, dual, _SUB_MODEL_PAIRS, self.random):
-            left = until - time.monotonic()
-            if left < 0.2 or self._closed():
+        size, fresh = _SUB_MODEL_PAIRS, True
+        while cost is not None and not self._closed():
+            if fresh:
+                improving, fresh, turns = fixed(dual, cost), False, 0
+            began = time.monotonic()
+            if until - began < 0.2:
                 return
-            part = sub_instance(instance, dual.timeline, plan, free)
-            found, _, _ = solve_marginal(part, min(6.0, left), self.threads)
+            free = neighbourhood(instance, dual, size, self.random)
+            part = sub_instance(improving, dual.timeline, plan, free)
+            found = self._solve_part(part, until)
+            spent, turns = time.monotonic() - began, turns + 1
+            size = int(size * (1.15 if spent < 1.0 else 0.7 if spent > 4.0 else 1.0))
+            size = min(max(size, 2_000), _LARGEST_PART_PAIRS)
             if found is None:
                 continue
             trial = plan.copy()
             trial[free] = found[1:]
             new = price(instance, trial)
-            if new is not None and cost is not None and new <= cost:
-                cost, plan = new, trial
+            if new is not None and new < cost:
+                cost, plan, fresh = new, trial, turns > _TURNS_BETWEEN_FIXING
                 self._offer(plan, depth)
+
+    def _solve_part(self, part: ShardingInstance, until: float) -> IntArray | None:
+        """The best plan of a sub-model that is found in a few seconds."""
+        stop = min(until, time.monotonic() + _PART_SECONDS)
+        try:
+            core, _ = presolve(filter_memory(part), stop)
+        except Infeasible:
+            return None
+        found, _, _ = solve_marginal(core.instance, stop - time.monotonic(), self.threads)
+        return None if found is None else core.restore(found)
 
 
 def solve_marginal(

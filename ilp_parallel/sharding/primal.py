@@ -19,14 +19,14 @@ from ilp_parallel.sharding.descent import descend
 from ilp_parallel.sharding.network import added
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ilp_parallel.sharding.dual import Dual
 
 _BARRED_PRICE = 2**55
 """Price of a forbidden choice in the local search: dearer than any plan, few enough to add up."""
 
 _PASSES = 30
+_PAIRS_OF_A_START = 50
+"""What the first operator of a part counts, so that isolated operators end the search too."""
 
 
 class LocalSearch:
@@ -84,30 +84,29 @@ def least_memory(instance: ShardingInstance) -> IntArray:
     return np.array([int(weight[a:b].argmin()) for a, b in pairs], dtype=np.int64)
 
 
-def neighbourhoods(
+def neighbourhood(
     instance: ShardingInstance, dual: Dual, pairs: int, random: np.random.Generator
-) -> Iterator[IntArray]:
-    """Sets of operators to free, about ``pairs`` pairs of strategies each, without end."""
+) -> IntArray:
+    """Operators to free: a random connected part, or several, of about ``pairs`` pairs."""
     width = np.diff(instance.edge_first)
-    while True:
-        seen = {int(random.integers(1, max(2, instance.operators)))}
-        waiting, budget = list(seen), pairs
-        while waiting and budget > 0:
-            v = waiting.pop(int(random.integers(len(waiting))))
-            edges = dual.near[dual.near_first[v] : dual.near_first[v + 1]]
-            for e in random.permutation(edges)[:12].tolist():
-                u = int(dual.ends[e].sum() - v)
-                if u not in seen and u != 0:
-                    seen.add(u)
-                    waiting.append(u)
-                    budget -= int(width[e])
-            if not waiting and budget > 0:
-                u = int(random.integers(1, max(2, instance.operators)))
-                budget -= 50
-                if u not in seen:
-                    seen.add(u)
-                    waiting.append(u)
-        yield np.array(sorted(seen), dtype=np.int64)
+    if instance.operators < 2:
+        return np.zeros(0, dtype=np.int64)
+    seen: set[int] = set()
+    waiting: list[int] = []
+    while pairs > 0 and len(seen) < instance.operators - 1:
+        if not waiting:
+            waiting.append(int(random.integers(1, instance.operators)))
+            seen.add(waiting[0])
+            pairs -= _PAIRS_OF_A_START
+        v = waiting.pop(int(random.integers(len(waiting))))
+        edges = dual.near[dual.near_first[v] : dual.near_first[v + 1]]
+        for e in random.permutation(edges)[:12].tolist():
+            u = int(dual.ends[e].sum() - v)
+            if u not in seen and u != 0:
+                seen.add(u)
+                waiting.append(u)
+                pairs -= int(width[e])
+    return np.array(sorted(seen), dtype=np.int64)
 
 
 def sub_instance(
