@@ -31,6 +31,9 @@ _SUB_MODEL_PAIRS = 25_000
 _LARGEST_PART_PAIRS = 1_000_000
 _TURNS_BETWEEN_FIXING = 20
 _PART_SECONDS = 6.0
+_WIDE_GAP_SHARE, _NARROW_GAP_SHARE = 0.2, 0.1
+_DESCENT_SHARE = 0.3
+"""Share of the time for messages that local search may take."""
 
 
 @dataclass(slots=True)
@@ -107,13 +110,20 @@ class ShardingPlanner:
         """Messages, then fixing, again while fixing removes much."""
         while not self._closed() and self._left() > 0:
             before = len(core.instance.edge_cost)
-            dual = self._bound(core, multipliers, time.monotonic() + 0.1 * total)
+            dual = self._bound(core, multipliers, time.monotonic() + self._share() * total)
             if self._closed() or self.result.objective is None:
                 break
             core = self._fix(dual, core)
             if len(core.instance.edge_cost) > 0.8 * before:
                 break
         return core
+
+    def _share(self) -> float:
+        """Share of the time for the next messages: more while the gap is wide."""
+        r = self.result
+        if r.objective is None or r.bound is None or r.objective - r.bound > r.objective // 100:
+            return _WIDE_GAP_SHARE
+        return _NARROW_GAP_SHARE
 
     def _closed(self) -> bool:
         r = self.result
@@ -178,7 +188,7 @@ class ShardingPlanner:
         dual.set_multipliers(y)
         best, best_y, direction, step = -math.inf, y, np.zeros(len(y)), 1.0
         cheapest: int | None = None
-        stale = 0
+        stale, descending, entered = 0, 0.0, time.monotonic()
         for turn in range(100_000):
             bound = dual.improve()
             plan = dual.rounded()
@@ -190,9 +200,13 @@ class ShardingPlanner:
             else:
                 step = max(0.005, step * 0.9)
                 stale += 1
-            if turn % 20 == 0:
-                start = least_memory(core.instance) if turn == 20 else plan
+            allowed = _DESCENT_SHARE * (time.monotonic() - entered)
+            if turn % 20 == 0 and descending <= allowed:
+                began = time.monotonic()
+                lost = turn > 0 and self.result.objective is None
+                start = least_memory(core.instance) if lost else plan
                 found = search.improve(start, self.random, min(until, self.deadline))
+                descending += time.monotonic() - began
                 cost = price(core.instance, found)
                 if cost is not None and (cheapest is None or cost < cheapest):
                     cheapest = cost

@@ -42,13 +42,7 @@ from ilp_parallel.program import Program, ProgramBuilder
 def build(instance: ShardingInstance, instants: IntArray) -> Program:
     """The program with memory rows at the segments ``instants`` of the instance's Timeline."""
     builder = ProgramBuilder(f"{instance.name}:marginal")
-    barred = instance.cost >= FORBIDDEN
-    x = builder.add_columns(
-        "x",
-        (len(instance.cost),),
-        cost=np.where(barred, 0, instance.cost),
-        upper=np.where(barred, 0, 1),
-    )
+    x = strategy_columns(builder, instance)
     one_strategy(builder, instance, x)
     pairs = np.flatnonzero(instance.edge_cost < FORBIDDEN)
     e = builder.add_columns("e", (len(pairs),), cost=instance.edge_cost[pairs], implied=True)
@@ -56,6 +50,14 @@ def build(instance: ShardingInstance, instants: IntArray) -> Program:
     target_marginal(builder, instance, x, e, pairs)
     memory(builder, instance, x, instants)
     return builder.build()
+
+
+def strategy_columns(builder: ProgramBuilder, instance: ShardingInstance) -> IntArray:
+    """Columns x, [cells]; forbidden strategies are fixed at 0 and carry no price."""
+    barred = instance.cost >= FORBIDDEN
+    cost = np.where(barred, 0, instance.cost)
+    shape = (len(instance.cost),)
+    return builder.add_columns("x", shape, cost=cost, upper=np.where(barred, 0, 1))
 
 
 def decode(instance: ShardingInstance, values: IntArray) -> IntArray:
@@ -73,7 +75,7 @@ def one_strategy(builder: ProgramBuilder, instance: ShardingInstance, x: IntArra
     builder.add_entries(np.repeat(rows, instance.sizes()), x, 1)
 
 
-def _cells_of_pairs(instance: ShardingInstance, pairs: IntArray) -> tuple[IntArray, ...]:
+def cells_of_pairs(instance: ShardingInstance, pairs: IntArray) -> tuple[IntArray, ...]:
     """Edge of each pair, and its strategies at either end."""
     edge = np.searchsorted(instance.edge_first, pairs, side="right") - 1
     width = instance.sizes()[instance.edge_to[edge]]
@@ -85,29 +87,31 @@ def source_marginal(
     builder: ProgramBuilder, instance: ShardingInstance, x: IntArray, e: IntArray, pairs: IntArray
 ) -> None:
     """(2) sum_b e[uv,a,b] = x[u,a]."""
-    edge, a, _ = _cells_of_pairs(instance, pairs)
-    _marginal(builder, "source_marginal", instance, instance.edge_from, x, (edge, a, e))
+    edge, a, _ = cells_of_pairs(instance, pairs)
+    add_marginal(builder, ("source_marginal", 0), instance, instance.edge_from, x, (edge, a, e))
 
 
 def target_marginal(
     builder: ProgramBuilder, instance: ShardingInstance, x: IntArray, e: IntArray, pairs: IntArray
 ) -> None:
     """(3) sum_a e[uv,a,b] = x[v,b]."""
-    edge, _, b = _cells_of_pairs(instance, pairs)
-    _marginal(builder, "target_marginal", instance, instance.edge_to, x, (edge, b, e))
+    edge, _, b = cells_of_pairs(instance, pairs)
+    add_marginal(builder, ("target_marginal", 0), instance, instance.edge_to, x, (edge, b, e))
 
 
-def _marginal(
+def add_marginal(
     builder: ProgramBuilder,
-    name: str,
+    place: tuple[str, int],
     instance: ShardingInstance,
     ends: IntArray,
     x: IntArray,
     entries: tuple[IntArray, IntArray, IntArray],
 ) -> None:
+    """Rows ``lower <= sum of pairs - x <= 0`` at one end of all edges; place: name and lower."""
+    name, lower = place
     sizes = instance.sizes()[ends]
     offset = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    rows = builder.add_rows(name, (int(offset[-1]),), lower=0, upper=0)
+    rows = builder.add_rows(name, (int(offset[-1]),), lower=lower, upper=0)
     within = np.arange(offset[-1]) - np.repeat(offset[:-1], sizes)
     builder.add_entries(rows, x[np.repeat(instance.first[ends], sizes) + within], -1)
     edge, strategy, columns = entries
