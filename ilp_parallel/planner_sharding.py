@@ -99,7 +99,7 @@ class ShardingPlanner:
         self._say(f"presolve to {core.instance.operators} operators")
         multipliers: dict[int, float] = {}
         total = self._left()
-        while not self._closed() and self._left() > 0:
+        while not self._closed() and self._left() > 0 and self.result.status != "infeasible":
             core = self._bound_and_fix(core, multipliers, total)
             if not self._closed() and len(core.instance.edge_cost) <= _EXACT_PAIRS:
                 self._exact(core, self._left())

@@ -74,3 +74,31 @@ def test_contest_instance() -> None:
     instance = read_sharding_instance(str(path))
     result = ShardingPlanner(instance, time.monotonic() + 60).run()
     assert (result.status, result.objective, result.bound) == ("optimal", 532843, 532843)
+
+
+def test_infeasible_by_search_does_not_wait_for_the_limit() -> None:
+    """Four operators of which no two may be alike, with three strategies each: no step sees it."""
+    from ilp_parallel.planner_sharding import ShardingPlanner
+    from ilp_parallel.problems.sharding import FORBIDDEN, ShardingInstance
+
+    pairs = [(u, v) for u in range(4) for v in range(u)]
+    first = np.arange(0, 13, 3)
+    instance = ShardingInstance(
+        name="colouring",
+        limit=100,
+        first=first,
+        cost=np.zeros(12, dtype=np.int64),
+        edge_from=np.array([u for u, _ in pairs]),
+        edge_to=np.array([v for _, v in pairs]),
+        edge_first=np.arange(0, 9 * 6 + 1, 9),
+        edge_cost=np.tile((np.eye(3, dtype=np.int64) * FORBIDDEN).ravel(), 6),
+        piece_operator=np.arange(4),
+        piece_start=np.zeros(4, dtype=np.int64),
+        piece_end=np.ones(4, dtype=np.int64),
+        piece_first=first,
+        piece_usage=np.tile(np.array([1, 2, 3]), 4),
+    )
+    began = time.monotonic()
+    result = ShardingPlanner(instance, began + 40).run()
+    assert result.status == "infeasible"
+    assert time.monotonic() - began < 30
