@@ -11,8 +11,13 @@ import numpy as np
 
 from formulations.sharding import marginal
 from ilp_parallel.errors import InputError
-from ilp_parallel.problems.sharding import IntArray, ShardingInstance, Timeline, chosen_usage
-from ilp_parallel.problems.sharding import evaluate as evaluate
+from ilp_parallel.problems.sharding import (
+    IntArray,
+    ShardingInstance,
+    Timeline,
+    chosen_usage,
+    evaluate,
+)
 from ilp_parallel.sharding.memory_filter import filter_memory
 from ilp_parallel.sharding.network import Infeasible
 from ilp_parallel.sharding.presolve import Report, presolve
@@ -252,7 +257,10 @@ class ShardingPlanner:
         if plan is not None:
             self._offer(plan)
         known = self.result.objective
-        if complete and known is not None:
+        least = None if plan is None else evaluate(core.instance, plan).objective
+        if complete and least is not None:
+            self._raise_bound(least, "solver")
+        elif complete and known is not None:  # nothing cheaper is left
             self._raise_bound(known, "solver")
         elif complete:
             self.result.status, self.result.proof = "infeasible", "solver"
