@@ -37,6 +37,8 @@ _LARGEST_PART_PAIRS = 1_000_000
 _TURNS_BETWEEN_FIXING = 20
 _PART_SECONDS = 6.0
 _WIDE_GAP_SHARE, _NARROW_GAP_SHARE = 0.2, 0.1
+_LAST_SHARE = 0.35
+"""In this last share of the time no new round of messages begins: it could not be finished."""
 _DESCENT_SHARE = 0.3
 """Share of the time for messages that local search may take."""
 
@@ -105,6 +107,9 @@ class ShardingPlanner:
         multipliers: dict[int, float] = {}
         total = self._left()
         while not self._closed() and self._left() > 0 and self.result.status != "infeasible":
+            if self.best is not None and self._left() < _LAST_SHARE * total:
+                self._neighbourhoods(self.deadline)
+                return
             core = self._bound_and_fix(core, multipliers, total)
             if not self._closed() and len(core.instance.edge_cost) <= _EXACT_PAIRS:
                 self._exact(core, self._left())
@@ -115,8 +120,9 @@ class ShardingPlanner:
         """Messages, then fixing, again while fixing removes much."""
         while not self._closed() and self._left() > 0:
             before = len(core.instance.edge_cost)
-            dual = self._bound(core, multipliers, time.monotonic() + self._share() * total)
-            if self._closed() or self.result.objective is None:
+            until = min(self.deadline, time.monotonic() + self._share() * total)
+            dual = self._bound(core, multipliers, until)
+            if self._closed() or self.result.objective is None or self._left() < 0.2 * total:
                 break
             core = self._fix(dual, core)
             if len(core.instance.edge_cost) > 0.8 * before:
