@@ -37,6 +37,9 @@ def descend(
     ``price`` in each segment. Returns the number of changes.
     """
     changes = 0
+    over = False
+    for t in range(len(load)):
+        over = over or load[t] > 0
     change = np.zeros(len(load) + 1, dtype=np.int64)
     for v in order:
         k = first[v + 1] - first[v]
@@ -54,7 +57,7 @@ def descend(
                 value[a] += edge_cost[edge_first[e] + place]
         best, least = was, value[was]
         for a in range(k):
-            if a == was:
+            if a == was or (not over and value[a] >= least):  # nothing to win
                 continue
             low, high = len(load), 0
             for i in range(own_first[v], own_first[v + 1]):
