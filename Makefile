@@ -14,11 +14,11 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11 pyth
 COMPARED = --set pipeline --plot docs/compare.svg
 JOB = $(MODEL) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(BATCH),--batch $(BATCH)) $(ARGS)
 
-.PHONY: help solve compare test lint bench clean
+.PHONY: help solve compare test lint bench bench-sharding clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "variables: MODEL=$(MODEL) CLUSTER=$(CLUSTER) BATCH=$(BATCH) ARGS=$(ARGS)"
 
@@ -38,6 +38,9 @@ lint: $(STAMP) ## style, format and types
 
 bench: $(STAMP) ## the benchmark of the README
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
+
+bench-sharding: $(STAMP) ## contest instances of operator sharding (folder IOPDDL_DATA)
+	@$(BIN)/python benchmarks/sharding.py $(ARGS)
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

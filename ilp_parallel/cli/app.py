@@ -29,6 +29,7 @@ from ilp_parallel.cli.options import (
     write_result,
 )
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
+from ilp_parallel.cli.shard import shard
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import complete_job
 
@@ -51,6 +52,7 @@ def cli() -> None:
 
 for _command in (predict, validate, calibrate, memory, min_gpus, explain, check, report, compare):
     cli.add_command(_command)
+cli.add_command(shard)
 
 
 @cli.command()

@@ -1,0 +1,1 @@
+"""Solving operator-sharding instances: presolve, bounds and searches."""
