@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     from ilp_parallel.problems.pipeline import IntArray, PipelineInstance, PipelineSolution
 
 
+class DeadlockError(ValueError):
+    """Orders that wait for each other; ``stuck[s]`` operations of group ``s`` had run by then."""
+
+    def __init__(self, stuck: tuple[int, ...]) -> None:
+        super().__init__("the orders of the device groups deadlock")
+        self.stuck = stuck
+
+
 @dataclass(frozen=True, eq=False)
 class StageTimes:
     """Times of one microbatch in ticks, per virtual stage; delays are not included in F and B."""
@@ -179,7 +187,9 @@ def run(
     Raises
     ------
     ValueError
-        If an order is incomplete or the orders deadlock.
+        If an order is incomplete.
+    DeadlockError
+        If the orders wait for each other.
     """
     lanes = [_Lane.of(times, microbatches, order, s) for s, order in enumerate(orders)]
     if len(lanes) != times.stages:
@@ -211,7 +221,7 @@ def run(
             done[group] = len(lane.own)
         clock[group] = now
     if any(count < len(lane.own) for count, lane in zip(done, lanes, strict=True)):
-        raise ValueError("the orders of the device groups deadlock")
+        raise DeadlockError(tuple(done))
     return tuple(lane.timeline(end) for lane in lanes)
 
 

@@ -4,8 +4,8 @@ The weight gradient ``W`` of a microbatch feeds no other stage, so it can fill w
 
 * ``zb-h1`` (Qi et al. 2023, arXiv:2401.10241, section 3.1): 1F1B, but device group ``s`` runs the
   ``W`` of a microbatch ``s`` backwards later, so that every group keeps as many microbatches alive,
-  ``p``, as the first one does in 1F1B. With equal stages and no delays it idles
-  ``(p - 1)(F + B - W)``, where 1F1B idles ``(p - 1)(F + B + W)``.
+  ``p``, as the first one does in 1F1B. With equal stages, no delays, ``W <= F``, ``W <= B`` and
+  ``m >= p`` it idles ``(p - 1)(F + B - W)``, where 1F1B idles ``(p - 1)(F + B + W)``.
 * ``zb-v`` (Qi et al. 2024, arXiv:2405.15362, section 2): two chunks per device group, placed in a
   ``V``; a microbatch that has gone down comes straight up again. With ``F = B = W``, no delays and
   ``m >= 2p - 1`` no group idles between its first and its last operation, with ``2p`` chunks alive.

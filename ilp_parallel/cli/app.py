@@ -29,6 +29,7 @@ from ilp_parallel.cli.options import (
     write_result,
 )
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
+from ilp_parallel.cli.simulate import simulate
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import complete_job
 
@@ -49,7 +50,9 @@ def cli() -> None:
     """Prove optimal parallel training plans for large models."""
 
 
-for _command in (predict, validate, calibrate, memory, min_gpus, explain, check, report, compare):
+for _command in (predict, simulate, validate, calibrate, memory, min_gpus, explain, check):
+    cli.add_command(_command)
+for _command in (report, compare):
     cli.add_command(_command)
 
 
