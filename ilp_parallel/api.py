@@ -49,6 +49,7 @@ def plan(
     *,
     job: JobSpec | None = None,
     space: str = "megatron",
+    objective: str = "step-time",
     schedule: str = "any",
     fix: Decisions = (),
     forbid: Decisions = (),
@@ -70,6 +71,9 @@ def plan(
     space
         ``uniform``, ``megatron`` or ``mixed``. For another space than ``mixed`` that is searched
         first, for comparison.
+    objective
+        ``step-time`` by formula, or ``simulated``: of the schedule played event by event, with
+        status ``feasible`` and a gap where no bound meets it.
     schedule
         ``any``, ``1f1b``, ``gpipe`` or ``interleaved``.
     fix, forbid
@@ -124,10 +128,13 @@ def plan(
         progress=progress,
         cancel=cancel,
     )
-    from ilp_parallel.solving import solve
+    from ilp_parallel.solving import MINIMISED, solve
 
+    if objective not in MINIMISED:
+        known = ", ".join(MINIMISED)
+        raise InputError("UNKNOWN_OBJECTIVE", f"no objective {objective!r}", f"use one of {known}")
     with Interruptible(options) as running:
-        answer = solve(complete, running, started=started)
+        answer = solve(complete, running, started=started, minimised=MINIMISED[objective])
     return Result(replace(answer, options=replace(options, progress=None, cancelled=None)))
 
 

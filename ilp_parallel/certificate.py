@@ -72,6 +72,8 @@ class Open(msgspec.Struct, frozen=True, tag="open", tag_field="fate"):
 
 Fate = TooLittleMemory | NoStrategy | WorkBound | LagrangianBound | Solved | Open
 SearchStatus = Literal["optimal", "feasible", "infeasible", "unknown"]
+Minimised = Literal["step-time", "simulated-step-time"]
+"""What a certificate is about: the formula, or what comes out when the schedule is played."""
 
 
 class ChosenPlan(msgspec.Struct, frozen=True):
@@ -98,11 +100,13 @@ class Certificate(msgspec.Struct, frozen=True):
     refusals: tuple[Refusal, ...]
     fates: tuple[Fate, ...]
     schema: str = SCHEMA
+    minimised: Minimised = "step-time"
 
     @property
     def input_hash(self) -> str:
         """SHA-256 of the input that the claim is about."""
-        return input_hash(self.model, self.cluster, self.job, self.space, self.pins, self.schedules)
+        specs = (self.model, self.cluster, self.job, self.space, self.pins, self.schedules)
+        return input_hash(*specs, self.minimised)
 
     @property
     def gap(self) -> float | None:
@@ -134,9 +138,13 @@ def input_hash(
     space: str,
     pins: Pins,
     schedules: tuple[Schedule, ...],
+    minimised: Minimised = "step-time",
 ) -> str:
     """SHA-256 over the canonical JSON of a search's input."""
-    data = msgspec.json.encode([model, cluster, job, space, pins, schedules], order="sorted")
+    parts: list[object] = [model, cluster, job, space, pins, schedules]
+    if minimised != "step-time":
+        parts.append(minimised)
+    data = msgspec.json.encode(parts, order="sorted")
     return hashlib.sha256(data).hexdigest()
 
 

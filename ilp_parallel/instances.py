@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ilp_parallel.spaces import Pins, Space
 
 
-_Choices = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+Choices = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 """Of each kind of layer: how many there are, and (time, tail) of the strategies that matter."""
 
 
@@ -54,7 +54,7 @@ class InstanceBuilder:
         self._allowed: dict[int, BoolArray] = {}
         self._names: dict[int, tuple[str, ...]] = {}
         self._policies: dict[tuple[int, int], tuple[Policy, ...] | None] = {}
-        self._choices: dict[tuple[object, ...], _Choices | None] = {}
+        self._choices: dict[tuple[object, ...], Choices | None] = {}
         self._layer_class = np.array(costs.model.layer_kinds, dtype=np.int64)
         self._per_kind = np.bincount(self._layer_class, minlength=costs.model.kind_count).tolist()
         self._tick_s = costs.job.tick_ns * 1e-9
@@ -64,21 +64,30 @@ class InstanceBuilder:
 
         No instance is built: of what is fixed only the ends of the model count, rounded down.
         """
-        g = configuration
-        key = self.costs.table_key(g)
+        g, found = configuration, self.least_work(configuration)
+        if found is None:
+            return None
+        objective = objective_of(g.schedule, g.microbatches, g.chunks)
+        return objective.ticks(work_floor(objective, found[0], g.pipeline, found[1]))
+
+    def least_work(self, configuration: Configuration) -> tuple[Choices, int] | None:
+        """What layers may cost, and ticks of the ends per microbatch; None: no strategy is allowed.
+
+        The ends are rounded down: sums in floating point never exceed the whole numbers that their
+        parts are rounded up to.
+        """
+        key = self.costs.table_key(configuration)
         if key not in self._choices:
-            self._choices[key] = self._undominated_times(g)
+            self._choices[key] = self._undominated_times(configuration)
         choices = self._choices[key]
         if choices is None:
             return None
-        work = self.costs.end_work(g)
-        # sums in floating point never exceed the whole numbers that their parts are rounded up to
+        work = self.costs.end_work(configuration)
         ends = math.floor((work.embedding_forward_s + work.head_forward_s) / self._tick_s)
         ends += math.floor((work.embedding_backward_s + work.head_backward_s) / self._tick_s)
-        objective = objective_of(g.schedule, g.microbatches, g.chunks)
-        return objective.ticks(work_floor(objective, choices, g.pipeline, ends))
+        return choices, ends
 
-    def _undominated_times(self, configuration: Configuration) -> _Choices | None:
+    def _undominated_times(self, configuration: Configuration) -> Choices | None:
         """Of each kind, (time, tail) of the allowed strategies that no other one beats in both."""
         table = self.costs.layer_table(configuration)
         allowed = self._allowed_strategies(table.strategies)

@@ -64,8 +64,9 @@ def header_text(answer: Answer) -> str:
     job, options = answer.job, answer.options
     names = "/".join(options.schedules)
     lines = [
-        f"space {options.space} · schedule {names} · precision {job.job.precision} · "
-        f"attention {job.job.attention} · links in node {link_text(job.cluster.intra)}, "
+        f"space {options.space} · objective {answer.minimised_text} · schedule {names} · "
+        f"precision {job.job.precision} · attention {job.job.attention} · "
+        f"links in node {link_text(job.cluster.intra)}, "
         f"between nodes {link_text(job.cluster.inter)}",
         f"not searched: {', '.join(NOT_SEARCHED)}",
         f"{job.model.name}: {job.model.parameters / 1e9:.1f} B parameters, "
@@ -94,9 +95,12 @@ def verdict_text(answer: Answer) -> str:
     else:
         assert bound is not None and answer.gap is not None
         name = "OPTIMAL" if result.status == "optimal" else "STOPPED EARLY"
+        if certificate.minimised != "step-time" and name != "OPTIMAL":
+            name = "FEASIBLE"
         lines.append(
-            f"{name}: step time {step:.6f} s, bound {bound:.6f} s, gap {100 * answer.gap:.3g} % "
-            f"(proof: {answer.proof}, verified: {'yes' if answer.verified else 'NO'})"
+            f"{name}: {answer.minimised_text} {step:.6f} s, bound {bound:.6f} s, "
+            f"gap {100 * answer.gap:.3g} % (proof: {answer.proof}, "
+            f"verified: {'yes' if answer.verified else 'NO'})"
         )
         lines.append(_rates_text(answer, step))
     if answer.superset is not None:

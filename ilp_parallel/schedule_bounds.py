@@ -18,6 +18,8 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from ilp_parallel.schedules import placed
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -43,13 +45,24 @@ def lower_bound(times: StageTimes, schedule: Schedule, microbatches: int) -> int
 def work_bound(times: StageTimes, microbatches: int) -> int:
     r"""Any schedule, any number of chunks: the work of one device group, and the way to it.
 
-    :math:`LB_1 = \max(S, \max_s [\sum_{j<s} (F_j + B_j + 2 c_j) + m \sum_{j \equiv s} (F_j + B_j)]
-    )` with :math:`S` over all virtual stages and the last sum over those of device group ``s``.
+    With sums over the virtual stages of device group ``s`` in any placement,
+    :math:`LB_1 = \max(S, \max_s [\sum_{j<s} (F_j + B_j + 2 c_j) + m \sum_{j \in s} (F_j + B_j)])`.
+    Where backwards are split, :math:`W_0` is added to all of this, and
+    :math:`\sum_{j<s} (F_j + c_j) + m \sum_{j \in s} (F_j + B_j + W_j)` is another bound.
     """
     work, cuts = _work_and_cuts(times)
     way = list(accumulate((w + 2 * c for w, c in zip(work, cuts, strict=True)), initial=0))
-    per_group = (way[s] + microbatches * sum(work[s :: times.stages]) for s in range(times.stages))
-    return max(way[-1], *per_group)
+    forward = times.forward_ticks.tolist()
+    into = list(accumulate((f + c for f, c in zip(forward, cuts, strict=True)), initial=0))
+    split = times.weight_ticks is not None
+    weight = [0] * len(work) if times.weight_ticks is None else times.weight_ticks.tolist()
+    best = way[-1] + weight[0]
+    for s, own in enumerate(placed(times.placement, times.stages, times.chunks).tolist()):
+        busy, weights = sum(work[j] for j in own), sum(weight[j] for j in own)
+        best = max(best, way[s] + microbatches * busy + weight[0])
+        if split:
+            best = max(best, into[s] + microbatches * (busy + weights))
+    return best
 
 
 def in_flight_bound(times: StageTimes, microbatches: int, in_flight: Sequence[int]) -> int:

@@ -20,21 +20,56 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 if TYPE_CHECKING:
     from ilp_parallel.problems.pipeline import BoolArray, IntArray, Schedule
 
+FORWARD, BACKWARD, WEIGHT = range(3)
+"""Kinds of operations; a weight gradient is one of its own where backwards are split."""
+
+Placement = Literal["loop", "v"]
+"""Where virtual stages live. ``loop``: ``j`` on device group ``j mod p``; ``v`` (two chunks): down
+the device groups and up again, so that the first and the last one share a group."""
+
 
 @dataclass(frozen=True, eq=False)
 class OperationOrder:
-    """What one device group runs, in this order. Arrays have shape ``[2 * m * v]``."""
+    """What one device group runs, in this order. Arrays have shape ``[2 * m * v]``.
 
-    backward: BoolArray  # false: forward
+    Where backwards are split, ``backward`` is the input gradient, ``weight`` the weight gradient,
+    and the shape is ``[3 * m * v]``.
+    """
+
+    backward: BoolArray  # false: forward, or weight
     microbatch: IntArray
     chunk: IntArray
+    weight: BoolArray | None = None  # None: backwards are whole
+
+    @property
+    def kind(self) -> IntArray:
+        """``FORWARD``, ``BACKWARD`` or ``WEIGHT`` of every operation."""
+        kind = self.backward.astype(np.int64)
+        return kind if self.weight is None else kind + 2 * self.weight
+
+
+def placed(placement: Placement, stages: int, chunks: int) -> IntArray:
+    """``[p, v]``: the virtual stage that is each chunk of each device group.
+
+    Raises
+    ------
+    ValueError
+        If the placement does not exist for these numbers.
+    """
+    virtual = np.arange(stages * chunks, dtype=np.int64).reshape(chunks, stages)
+    if placement == "v":
+        if chunks != 2:
+            raise ValueError(f"a V has two chunks per device group, not {chunks}")
+        virtual[1] = virtual[1, ::-1].copy()
+    by_group: IntArray = virtual.T
+    return by_group
 
 
 def operation_order(

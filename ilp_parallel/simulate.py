@@ -4,21 +4,39 @@ The model: a device group runs one operation at a time, in the order of
 :mod:`ilp_parallel.schedules`, each as soon as the operation before it on the device has ended and
 its input is there. The forward of virtual stage ``j`` needs the forward of ``j - 1`` and
 ``c_{j-1}`` ticks of transfer; its backward needs the backward of ``j + 1`` and ``c_j`` ticks; the
-backward of the last virtual stage needs its own forward. Transfers occupy no device and do not
-queue. What is proven about this model is in ``docs/time_model.md``.
+backward of the last virtual stage needs its own forward. Where backwards are split, an operation
+``B`` makes the input gradient, which is what is sent on, and an operation ``W`` of the same
+microbatch and virtual stage, at any time after it, the weight gradient. Transfers occupy no device
+and do not queue. What is proven about this model is in ``docs/time_model.md``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ilp_parallel.schedules import OperationOrder, operation_order
+from ilp_parallel.schedules import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    OperationOrder,
+    Placement,
+    operation_order,
+    placed,
+)
 
 if TYPE_CHECKING:
     from ilp_parallel.problems.pipeline import IntArray, PipelineInstance, PipelineSolution
+
+
+class DeadlockError(ValueError):
+    """Orders that wait for each other; ``stuck[s]`` operations of group ``s`` had run by then."""
+
+    def __init__(self, stuck: tuple[int, ...]) -> None:
+        super().__init__("the orders of the device groups deadlock")
+        self.stuck = stuck
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +45,10 @@ class StageTimes:
 
     stages: int
     forward_ticks: IntArray  # [V] F_j
-    backward_ticks: IntArray  # [V] B_j
+    backward_ticks: IntArray  # [V] B_j; of the input gradient alone where backwards are split
     cut_ticks: IntArray  # [V - 1] c_j, one way
+    weight_ticks: IntArray | None = None  # [V] W_j where backwards are split
+    placement: Placement = "loop"
 
     @property
     def chunks(self) -> int:
@@ -38,7 +58,7 @@ class StageTimes:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """When one device group runs what. Arrays ``[2 * m * v]`` follow ``order``."""
+    """When one device group runs what. Arrays ``[operations]`` follow ``order``."""
 
     order: OperationOrder
     start_ticks: IntArray
@@ -83,11 +103,21 @@ class Simulation:
         return self.makespan_ticks + max(self.tail_ticks)
 
 
+@dataclass(frozen=True, eq=False)
+class SplitBackward:
+    """How the backward of every virtual stage is split. Arrays ``[V]``."""
+
+    weight_ticks: IntArray  # of the backward's ticks those of the weight gradient
+    kept_bytes: IntArray  # what a microbatch keeps alive between B and W
+
+
 def simulate(
     instance: PipelineInstance,
     solution: PipelineSolution,
     *,
     order: tuple[OperationOrder, ...] | None = None,
+    split: SplitBackward | None = None,
+    placement: Placement = "loop",
 ) -> Simulation:
     """Run one step of a plan.
 
@@ -95,6 +125,10 @@ def simulate(
     ----------
     order
         One order per device group; default: the order of the instance's schedule.
+    split
+        Where the order has weight gradients of their own.
+    placement
+        Where virtual stages live. Cuts and fixed parts of ``instance`` are those of this placement.
 
     Raises
     ------
@@ -109,12 +143,17 @@ def simulate(
         )
         for group in range(instance.stages)
     )
-    timelines = run(stage_times(instance, solution), instance.microbatches, orders)
-    tail = _per_virtual_stage(instance, solution, instance.tail_ticks)
-    tail = tail.reshape(instance.chunks, instance.stages).sum(0) + instance.fixed_tail_ticks
+    times = replace(stage_times(instance, solution), placement=placement)
+    if split is not None:
+        whole = times.backward_ticks - split.weight_ticks
+        times = replace(times, backward_ticks=whole, weight_ticks=split.weight_ticks)
+    timelines = run(times, instance.microbatches, orders)
+    by_group = placed(placement, instance.stages, instance.chunks)
+    tail = _per_virtual_stage(instance, solution, instance.tail_ticks)[by_group].sum(axis=1)
+    tail = tail + instance.fixed_tail_ticks
     return Simulation(
         timelines=timelines,
-        memory=_memory_curves(instance, solution, timelines),
+        memory=_memory_curves(instance, solution, timelines, by_group, split),
         finish_ticks=tuple(int(line.end_ticks[-1]) for line in timelines),
         tail_ticks=tuple(tail.tolist()),
     )
@@ -148,12 +187,15 @@ def run(
     Raises
     ------
     ValueError
-        If an order is incomplete or the orders deadlock.
+        If an order is incomplete.
+    DeadlockError
+        If the orders wait for each other.
     """
     lanes = [_Lane.of(times, microbatches, order, s) for s, order in enumerate(orders)]
     if len(lanes) != times.stages:
         raise ValueError(f"{len(lanes)} orders for {times.stages} device groups")
-    operations = 2 * microbatches * len(times.forward_ticks)
+    kinds = 2 if times.weight_ticks is None else 3
+    operations = kinds * microbatches * len(times.forward_ticks)
     end: list[int] = [-1] * operations + [0]  # the last entry: an input that is always there
     sleeper: list[int] = [-1] * operations  # device group that waits for this operation
     clock, done = [0] * times.stages, [0] * times.stages
@@ -179,7 +221,7 @@ def run(
             done[group] = len(lane.own)
         clock[group] = now
     if any(count < len(lane.own) for count, lane in zip(done, lanes, strict=True)):
-        raise ValueError("the orders of the device groups deadlock")
+        raise DeadlockError(tuple(done))
     return tuple(lane.timeline(end) for lane in lanes)
 
 
@@ -195,19 +237,25 @@ class _Lane:
 
     @classmethod
     def of(cls, times: StageTimes, microbatches: int, order: OperationOrder, group: int) -> _Lane:
-        """Operation ``(backward, virtual stage j, microbatch i)`` is ``(backward V + j) m + i``."""
-        virtual = len(times.forward_ticks)
-        backward, stage = order.backward, order.chunk * times.stages + group
-        own = (backward * virtual + stage) * microbatches + order.microbatch
+        """Operation ``(kind, virtual stage j, microbatch i)`` is ``(kind V + j) m + i``."""
+        virtual, split = len(times.forward_ticks), times.weight_ticks
+        kind = order.kind
+        stage = placed(times.placement, times.stages, times.chunks)[group][order.chunk]
+        own = (kind * virtual + stage) * microbatches + order.microbatch
         _require_complete(own, times, microbatches, group)
-        first, last = ~backward & (stage == 0), backward & (stage == virtual - 1)
+        backward = kind == BACKWARD
         neighbour = np.where(backward, stage + 1, stage - 1)
-        needed = (backward * virtual + neighbour) * microbatches + order.microbatch
-        needed[last] = own[last] - virtual * microbatches
-        needed[first] = 2 * virtual * microbatches
+        needed = (kind * virtual + neighbour) * microbatches + order.microbatch
+        own_input = (kind == WEIGHT) | (backward & (stage == virtual - 1))
+        needed[own_input] = own[own_input] - virtual * microbatches
+        needed[(kind == FORWARD) & (stage == 0)] = (2 if split is None else 3) * (
+            virtual * microbatches
+        )
         cuts = np.concatenate(([0], times.cut_ticks, [0]))
-        delay = cuts[np.where(backward, stage + 1, stage)]
-        duration = np.where(backward, times.backward_ticks[stage], times.forward_ticks[stage])
+        delay = np.where(kind == WEIGHT, 0, cuts[np.where(backward, stage + 1, stage)])
+        by_kind = (times.forward_ticks, times.backward_ticks)
+        durations = np.stack(by_kind if split is None else (*by_kind, split))
+        duration = durations[kind, stage]
         return cls(order, own.tolist(), needed.tolist(), delay.tolist(), duration.tolist())
 
     def timeline(self, end: list[int]) -> Timeline:
@@ -218,41 +266,46 @@ class _Lane:
 
 def _require_complete(own: IntArray, times: StageTimes, microbatches: int, group: int) -> None:
     """Every operation of the group exactly once."""
-    every = np.arange(2 * len(times.forward_ticks) * microbatches).reshape(
-        2, times.chunks, times.stages, microbatches
-    )
-    if not np.array_equal(np.sort(own), every[:, :, group].ravel()):
+    kinds = np.arange(2 if times.weight_ticks is None else 3) * len(times.forward_ticks)
+    stages = placed(times.placement, times.stages, times.chunks)[group]
+    places = kinds[:, None, None] + stages[None, :, None]
+    every = places * microbatches + np.arange(microbatches)
+    if not np.array_equal(np.sort(own), np.sort(every.ravel())):
         raise ValueError(f"the order of device group {group} is not complete")
 
 
 def _memory_curves(
-    instance: PipelineInstance, solution: PipelineSolution, timelines: tuple[Timeline, ...]
+    instance: PipelineInstance,
+    solution: PipelineSolution,
+    timelines: tuple[Timeline, ...],
+    by_group: IntArray,
+    split: SplitBackward | None,
 ) -> tuple[MemoryCurve, ...]:
     """Standing bytes, activations alive and the transient of the running operation."""
-    by_group = (instance.chunks, instance.stages)
-    state = _per_virtual_stage(instance, solution, instance.state_bytes).reshape(by_group)
-    standing = state.sum(0) + instance.fixed_bytes
-    activation = _per_virtual_stage(instance, solution, instance.activation_bytes)
+    state = _per_virtual_stage(instance, solution, instance.state_bytes)
+    standing = state[by_group].sum(axis=1) + instance.fixed_bytes
+    activation = _per_virtual_stage(instance, solution, instance.activation_bytes)[by_group]
     transient = _per_virtual_stage(instance, solution, instance.transient_bytes, np.maximum)
+    transient = transient[by_group]
+    kept = np.zeros_like(activation) if split is None else split.kept_bytes[by_group]
     return tuple(
-        _memory_curve(
-            line,
-            int(standing[s]),
-            activation.reshape(by_group)[:, s],
-            transient.reshape(by_group)[:, s],
-        )
+        _memory_curve(line, int(standing[s]), activation[s], kept[s], transient[s])
         for s, line in enumerate(timelines)
     )
 
 
 def _memory_curve(
-    line: Timeline, standing: int, activation: IntArray, transient: IntArray
+    line: Timeline, standing: int, activation: IntArray, kept: IntArray, transient: IntArray
 ) -> MemoryCurve:
-    """Two points per operation: when it starts, and when it has ended."""
-    held = activation[line.order.chunk]
-    change = np.where(line.order.backward, -held, held)
+    """Two points per operation: when it starts, and when it has ended.
+
+    A backward gives back its activations (``B`` of a split one in exchange for what ``W`` needs,
+    rebuilt where it was to be recomputed), and ``W`` what it needed.
+    """
+    kind, chunk = line.order.kind, line.order.chunk
+    change = np.choose(kind, (activation[chunk], kept[chunk] - activation[chunk], -kept[chunk]))
     after = standing + np.cumsum(change)
-    during = np.where(line.order.backward, after + held, after) + transient[line.order.chunk]
+    during = np.maximum(after, after - change) + transient[chunk]
     return MemoryCurve(
         times_ticks=np.column_stack((line.start_ticks, line.end_ticks)).ravel(),
         bytes_held=np.column_stack((during, after)).ravel(),

@@ -20,6 +20,7 @@ from ilp_parallel.spaces import NOT_SEARCHED, get_space
 from ilp_parallel.verify import verify
 
 if TYPE_CHECKING:
+    from ilp_parallel.certificate import Minimised
     from ilp_parallel.costs.breakdown import Prediction
     from ilp_parallel.jobs import CompleteJob
     from ilp_parallel.problems.check import Check
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 SCHEMA = "ilp_parallel.solve/1"
 SUPERSET = "mixed"
 """The largest space searched so far; its optimum is printed beside that of any smaller one."""
+
+MINIMISED: dict[str, Minimised] = {"step-time": "step-time", "simulated": "simulated-step-time"}
+"""What is minimised, by the word of ``--objective``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,11 @@ class Answer:
         """Whether the plan and every re-derivable bound passed."""
         return not self.failed_checks
 
+    @property
+    def minimised_text(self) -> str:
+        """The objective in words."""
+        return self.result.certificate.minimised.replace("-", " ")
+
     def seconds(self, ticks: int | None) -> float | None:
         """Seconds of a number of ticks."""
         return self.result.certificate.seconds(ticks)
@@ -66,7 +75,13 @@ class Answer:
         return "exact" if self.verified and settled else None
 
 
-def solve(job: CompleteJob, options: SearchOptions, *, started: float) -> Answer:
+def solve(
+    job: CompleteJob,
+    options: SearchOptions,
+    *,
+    started: float,
+    minimised: Minimised = "step-time",
+) -> Answer:
     """Search, verify, simulate and predict.
 
     Parameters
@@ -75,6 +90,9 @@ def solve(job: CompleteJob, options: SearchOptions, *, started: float) -> Answer
         What to plan, and how.
     started
         ``time.perf_counter()`` at the start of the command, for the total time.
+    minimised
+        The step time by formula, or what it is when the schedule is played through; then there is
+        no superset to compare with.
 
     Raises
     ------
@@ -84,7 +102,8 @@ def solve(job: CompleteJob, options: SearchOptions, *, started: float) -> Answer
     begun = time.perf_counter()
     superset = None
     costs = CostModel(job.model, job.cluster, job.job)
-    if options.space != SUPERSET and _contains(SUPERSET, options.space):
+    by_formula = minimised == "step-time"
+    if by_formula and options.space != SUPERSET and _contains(SUPERSET, options.space):
         whole = replace(options, space=SUPERSET)
         superset = search(job.model, job.cluster, job.job, whole, costs)
     left = options.time_limit_s
@@ -92,6 +111,10 @@ def solve(job: CompleteJob, options: SearchOptions, *, started: float) -> Answer
         left = max(0.0, left - (time.perf_counter() - begun))
     own = replace(options, time_limit_s=left)
     result = search(job.model, job.cluster, job.job, own, costs)
+    if not by_formula:
+        from ilp_parallel.simulation.searching import search_simulated
+
+        result = search_simulated(own, costs, result)
     failed = [check for check in verify(result.certificate) if not check.passed]
     if superset is not None:
         failed += [check for check in verify(superset.certificate) if not check.passed]
@@ -144,6 +167,7 @@ def answer_document(answer: Answer) -> dict[str, object]:
     prediction, plan = answer.prediction, answer.result.plan
     return {
         "schema": SCHEMA,
+        "minimised": certificate.minimised,
         "status": certificate.status,
         "proof": answer.proof,
         "objective": certificate.objective_ticks,

@@ -15,6 +15,7 @@ from ilp_parallel.cli.compare import compare
 from ilp_parallel.cli.diagnosis import check, explain, memory, min_gpus
 from ilp_parallel.cli.exchange import exchange_options, exchanged_job, export, import_
 from ilp_parallel.cli.measured import predict, validate
+from ilp_parallel.cli.objectives import objective_options
 from ilp_parallel.cli.options import (
     REJECTED,
     Format,
@@ -30,6 +31,7 @@ from ilp_parallel.cli.options import (
 )
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
 from ilp_parallel.cli.shard import shard
+from ilp_parallel.cli.simulate import simulate
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import complete_job
 
@@ -50,9 +52,10 @@ def cli() -> None:
     """Prove optimal parallel training plans for large models."""
 
 
-for _command in (predict, validate, calibrate, memory, min_gpus, explain, check, report, compare):
+for _command in (predict, simulate, validate, calibrate, memory, min_gpus, explain, check):
     cli.add_command(_command)
-cli.add_command(shard)
+for _command in (report, compare, shard):
+    cli.add_command(_command)
 
 
 @cli.command()
@@ -63,26 +66,31 @@ cli.add_command(shard)
 @output_options
 @click.option("--cross-check", is_flag=True, help="Solve the winner again with CP-SAT.")
 @click.option("--trace", metavar="FILE", help="Bound and incumbent over time: .csv, .svg or .png.")
+@objective_options
 def solve(
     model: str,
     output: str,
     style: Format | None,
     cross_check: bool,
     trace: str | None,
+    objective: str,
     **words: object,
 ) -> None:
     """Prove the optimal plan of MODEL, a preset or a file."""
     from ilp_parallel.plan_files import require_target
-    from ilp_parallel.solving import answer_document
+    from ilp_parallel.solving import MINIMISED, answer_document
     from ilp_parallel.solving import solve as run
 
     started = _STARTED
     require_target(output)
+    if cross_check and objective != "step-time":
+        fix = "leave one of them out"
+        raise InputError("NO_CROSS_CHECK", f"--cross-check with --objective {objective}", fix)
     job = exchanged_job(model, words)
     options = read_search_options(words)
     with Live(options) as live:
         traced = Traced(trace, live.options)
-        answer = run(job, traced.options, started=started)
+        answer = run(job, traced.options, started=started, minimised=MINIMISED[objective])
         if cross_check:
             _cross_check(answer)
     traced.write(answer)

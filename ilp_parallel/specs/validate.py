@@ -153,15 +153,38 @@ def require_in_range(name: str, value: float, limits: tuple[float, float], unit:
     raise InputError("OUT_OF_RANGE", f"{name}={'huge' if huge else value}", fix)
 
 
+def _require_priced(model: ModelSpec) -> None:
+    """Refuse blocks that the cost layer has no prices for: it would take them for dense ones."""
+    parts = {
+        "experts": model.has_experts,
+        "kinds of blocks": bool(model.kinds or model.order),
+        "latent attention": model.latent is not None,
+        "a state space": model.state_space is not None or model.mixer != "attention",
+        "windows": model.window != 0,
+        "bidirectional attention": not model.causal,
+        "cross-attention": model.cross_attention,
+        "a prediction block": model.predicts,
+        "relative positions": model.position_buckets != 0,
+    }
+    found = [name for name, present in parts.items() if present]
+    if found:
+        raise InputError(
+            "BLOCK_NOT_PRICED",
+            f"{shown(model.name)} has {', '.join(found)}",
+            "use a decoder of equal dense blocks; others are not priced yet",
+        )
+
+
 def check_model(model: ModelSpec) -> None:
     """Refuse a model whose shapes are out of range or disagree.
 
     Raises
     ------
     InputError
-        With code OUT_OF_RANGE, BAD_NAME or KV_HEADS_DO_NOT_DIVIDE_HEADS.
+        With code OUT_OF_RANGE, BAD_NAME, KV_HEADS_DO_NOT_DIVIDE_HEADS or BLOCK_NOT_PRICED.
     """
     _check_name(model.name)
+    _require_priced(model)
     for name, limits in MODEL_LIMITS.items():
         value: int | None = getattr(model, name)
         if value is not None:

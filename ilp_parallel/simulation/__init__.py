@@ -1,0 +1,1 @@
+"""Plans played through event by event: under other schedules, given orders, and as objective."""
