@@ -86,7 +86,9 @@ def test_bad_solution_and_missing_file(tmp_path: Path) -> None:
 def test_command_solves_writes_and_checks(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     file, plan = written(tmp_path, SMALL), str(tmp_path / "plan.json")
-    solved = CliRunner().invoke(shard, [file, "--time-limit", "300", "-o", plan, "--format", "json"])
+    solved = CliRunner().invoke(
+        shard, [file, "--time-limit", "300", "-o", plan, "--format", "json"]
+    )
     assert solved.exit_code == 0
     document = json.loads(solved.stdout)
     assert (document["status"], document["objective"], document["gap"]) == ("optimal", 10, 0.0)
