@@ -71,6 +71,15 @@ class Open(msgspec.Struct, frozen=True, tag="open", tag_field="fate"):
 
 
 Fate = TooLittleMemory | NoStrategy | WorkBound | LagrangianBound | Solved | Open
+
+
+def closed_by(name: str, bound: int, multipliers: Multipliers | None) -> Fate:
+    """The fate of a configuration whose bound leaves nothing better (multipliers None: by work)."""
+    if multipliers is None:
+        return WorkBound(name, bound)
+    return LagrangianBound(name, bound, multipliers)
+
+
 SearchStatus = Literal["optimal", "feasible", "infeasible", "unknown"]
 Minimised = Literal["step-time", "simulated-step-time"]
 """What a certificate is about: the formula, or what comes out when the schedule is played."""
@@ -111,10 +120,7 @@ class Certificate(msgspec.Struct, frozen=True):
     @property
     def gap(self) -> float | None:
         """(objective - bound) / objective; exactly 0 only where they are equal."""
-        objective, bound = self.objective_ticks, self.bound_ticks
-        if objective is None or bound is None:
-            return None
-        return 0.0 if objective == bound else (objective - bound) / abs(objective)
+        return relative_gap(self.objective_ticks, self.bound_ticks)
 
     def seconds(self, ticks: int | None) -> float | None:
         """Seconds of a number of ticks."""
@@ -129,6 +135,13 @@ class Certificate(msgspec.Struct, frozen=True):
         from ilp_parallel.notebook import certificate_html
 
         return certificate_html(self)
+
+
+def relative_gap(objective: int | None, bound: int | None) -> float | None:
+    """(objective - bound) / objective, exactly 0 only where they are equal; None if one is."""
+    if objective is None or bound is None:
+        return None
+    return 0.0 if objective == bound else (objective - bound) / max(1, abs(objective))
 
 
 def input_hash(

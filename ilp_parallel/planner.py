@@ -34,6 +34,7 @@ from ilp_parallel.certificate import (
     Solved,
     TooLittleMemory,
     WorkBound,
+    closed_by,
 )
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
@@ -257,11 +258,8 @@ class _Search:
 
     def _close(self, candidate: _Candidate) -> None:
         name = candidate.configuration.name
-        self._fates[candidate.index] = (
-            WorkBound(name, candidate.bound)
-            if candidate.multipliers is None
-            else LagrangianBound(name, candidate.bound, candidate.multipliers)
-        )
+        fate = closed_by(name, candidate.bound, candidate.multipliers)
+        self._fates[candidate.index] = fate
 
     # --- solving -----------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class Verification:
         return self._builder.work_floor(configuration)
 
     def bound(
-        self, instance: PipelineInstance, multipliers: Multipliers | None, claimed: int
+        self, configuration: Configuration, multipliers: Multipliers | None, claimed: int
     ) -> int:
         """The bound on the plans of a configuration, without multipliers by the work alone.
 
@@ -95,8 +95,9 @@ class Verification:
         Raises
         ------
         ValueError
-            If the multipliers are not of the instance.
+            If the multipliers are not of the configuration's instance.
         """
+        instance = self._builder.build(configuration)
         if multipliers is None:
             return instance.objective.ticks(work_bound(instance))
         return instance.objective.ticks(lagrangian_bound(instance, multipliers))
@@ -145,29 +146,30 @@ class Verification:
             (Open, self._open),
         )
         judge = next(judge for kind, judge in kinds if isinstance(fate, kind))
-        passed, floor = judge(fate, self._builder.build(configuration))
+        passed, floor = judge(fate, configuration)
         return _passed(name, passed), floor
 
     def _too_little_memory(
-        self, fate: TooLittleMemory, instance: PipelineInstance
+        self, fate: TooLittleMemory, configuration: Configuration
     ) -> tuple[bool, None]:
-        shortfall = memory_shortfall(instance)
+        shortfall = memory_shortfall(self._builder.build(configuration))
         return shortfall is not None and shortfall.placeable == fate.placeable, None
 
-    def _work_bound(self, fate: WorkBound, instance: PipelineInstance) -> tuple[bool, int]:
-        bound = self.bound(instance, None, fate.bound)
+    def _work_bound(self, fate: WorkBound, configuration: Configuration) -> tuple[bool, int]:
+        bound = self.bound(configuration, None, fate.bound)
         return bound == fate.bound and self._closes(bound), bound
 
     def _lagrangian_bound(
-        self, fate: LagrangianBound, instance: PipelineInstance
+        self, fate: LagrangianBound, configuration: Configuration
     ) -> tuple[bool, int | None]:
         try:
-            bound = self.bound(instance, fate.multipliers, fate.bound)
+            bound = self.bound(configuration, fate.multipliers, fate.bound)
         except ValueError:
             return False, None
         return bound == fate.bound and self._closes(bound), bound
 
-    def _solved(self, fate: Solved, instance: PipelineInstance) -> tuple[bool, int | None]:
+    def _solved(self, fate: Solved, configuration: Configuration) -> tuple[bool, int | None]:
+        instance = self._builder.build(configuration)
         optimum = two_level_dp(instance, fate.cutoff)
         if optimum is None:
             below = fate.cutoff is None or self._closes(instance.objective.ticks(fate.cutoff))
@@ -175,9 +177,9 @@ class Verification:
         value = instance.objective.ticks(optimum.numerator)
         return optimum.numerator == fate.numerator and self._closes(value), value
 
-    def _open(self, fate: Open, instance: PipelineInstance) -> tuple[bool, int | None]:
+    def _open(self, fate: Open, configuration: Configuration) -> tuple[bool, int | None]:
         try:
-            bound = self.bound(instance, fate.multipliers, fate.bound)
+            bound = self.bound(configuration, fate.multipliers, fate.bound)
         except ValueError:
             return False, None
         return bound == fate.bound, bound

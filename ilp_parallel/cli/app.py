@@ -17,6 +17,7 @@ from ilp_parallel.cli.exchange import exchange_options, exchanged_job, export, i
 from ilp_parallel.cli.measured import predict, validate
 from ilp_parallel.cli.objectives import objective_options
 from ilp_parallel.cli.options import (
+    EXIT,
     REJECTED,
     Format,
     Live,
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ilp_parallel.solving import Answer
-
-EXIT = {"optimal": 0, "infeasible": 3, "feasible": 4, "unknown": 5}
-"""Exit code by status; 1 internal error, 2 bad input, 6 rejected by a check."""
 
 _STARTED = time.perf_counter()
 

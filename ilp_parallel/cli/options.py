@@ -18,6 +18,9 @@ from ilp_parallel.jobs import JobRequest
 if TYPE_CHECKING:
     from ilp_parallel.planner import SearchOptions, SearchProgress
 
+EXIT = {"optimal": 0, "infeasible": 3, "feasible": 4, "unknown": 5}
+"""Exit code by status; 1 internal error, 2 bad input, 6 rejected by a check."""
+
 REJECTED = 6
 """Exit code where a check rejects what it was given, for instance a plan that does not fit."""
 

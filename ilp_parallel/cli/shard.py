@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import sys
 import time
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ilp_parallel.cli.options import REJECTED, Format, chosen_style, json_text
+from ilp_parallel.cli.options import EXIT, REJECTED, Format, chosen_style, json_text
 from ilp_parallel.errors import InputError
 
 if TYPE_CHECKING:
     from ilp_parallel.planner_sharding import ShardingResult
     from ilp_parallel.problems.sharding import ShardingInstance
-
-_EXIT = {"optimal": 0, "infeasible": 3, "feasible": 4, "unknown": 5}
 
 _RESERVE_SHARE = 0.04
 """Share of the limit kept for the last solver call to stop and for the final evaluation."""
@@ -71,7 +68,7 @@ def shard(
         write_text(output, sharding_solution_text(result.strategies))
     document = _document(file, instance, result, (began, parsed))
     _show(document, chosen_style(style, "-"))
-    sys.exit(_EXIT[result.status])
+    sys.exit(EXIT[result.status])
 
 
 def _progress_line(elapsed_s: float, stage: str, cost: int | None, bound: int | None) -> str:
@@ -85,17 +82,13 @@ def _document(
     from importlib.metadata import version
 
     from ilp_parallel import __version__
+    from ilp_parallel.certificate import relative_gap
     from ilp_parallel.problems.sharding import evaluate
 
     verified = False
     if result.strategies is not None:
         verdict = evaluate(instance, result.strategies)
         verified = verdict.feasible and verdict.objective == result.objective
-    gap: float | None = None
-    if result.objective is not None and result.bound is not None:
-        difference = result.objective - result.bound
-        gap = difference / max(1, abs(result.objective)) if difference else 0.0
-        gap = gap if math.isfinite(gap) else None
     now = time.monotonic()
     return {
         "schema": "ilp_parallel.shard/1",
@@ -107,7 +100,7 @@ def _document(
         "objective": result.objective,
         "bound": result.bound,
         "unit": "cost units of the contest",
-        "gap": gap,
+        "gap": relative_gap(result.objective, result.bound),
         "verified": verified,
         "solver": f"highs {version('highspy')}",
         "timing": {"total_s": now - times[0], "search_s": now - times[1]},

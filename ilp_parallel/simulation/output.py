@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
+from ilp_parallel.certificate import relative_gap
 from ilp_parallel.diagnosis.alternatives import plan_ticks
 from ilp_parallel.report import plan_text, render
 from ilp_parallel.simulation.replaying import idle_share
@@ -40,7 +41,7 @@ def replay_document(plan: Plan, replayed: Replay) -> dict[str, object]:
         "simulated_step_time_s": done.step_ticks * tick_s,
         "makespan": done.makespan_ticks,
         "makespan_bound": replayed.bound_ticks,
-        "makespan_gap": _gap(replayed),
+        "makespan_gap": relative_gap(done.makespan_ticks, replayed.bound_ticks),
         "fits": replayed.fits,
         "device_groups": [
             {
@@ -56,19 +57,13 @@ def replay_document(plan: Plan, replayed: Replay) -> dict[str, object]:
     }
 
 
-def _gap(replayed: Replay) -> float:
-    """Share of the makespan above its bound; exactly 0 only where they are equal."""
-    makespan = replayed.simulation.makespan_ticks
-    over = makespan - replayed.bound_ticks
-    return over / makespan if over else 0.0
-
-
 def replay_text(plan: Plan, replayed: Replay, style: Style) -> str:
     """The same for reading."""
     done, tick_s = replayed.simulation, plan.job.tick_ns * 1e-9
     busy, finish = (ticks.tolist() for ticks in idle_share(replayed))
     step = plan_ticks(plan)
     split = ", backwards split" if replayed.times.weight_ticks is not None else ""
+    gap = relative_gap(done.makespan_ticks, replayed.bound_ticks) or 0.0
     above = 100 * (step - done.step_ticks) / done.step_ticks
     lines = [
         plan_text(plan),
@@ -76,7 +71,7 @@ def replay_text(plan: Plan, replayed: Replay, style: Style) -> str:
         f"simulated step {done.step_ticks * tick_s:.6f} s · objective of the plan "
         f"{step * tick_s:.6f} s ({above:+.2f} %)",
         f"pipeline part {done.makespan_ticks * tick_s:.6f} s, bound "
-        f"{replayed.bound_ticks * tick_s:.6f} s, gap {100 * _gap(replayed):.3g} % · fits: "
+        f"{replayed.bound_ticks * tick_s:.6f} s, gap {100 * gap:.3g} % · fits: "
         f"{'yes' if replayed.fits else 'NO'}",
     ]
     rows = [

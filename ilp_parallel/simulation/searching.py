@@ -28,14 +28,13 @@ from ilp_parallel.bounds import (
 from ilp_parallel.certificate import (
     ChosenPlan,
     Fate,
-    LagrangianBound,
     NoStrategy,
     Open,
     Solved,
     TooLittleMemory,
-    WorkBound,
+    closed_by,
 )
-from ilp_parallel.instances import InstanceBuilder, fold, plan_of
+from ilp_parallel.instances import InstanceBuilder, fold, plan_of, unfold
 from ilp_parallel.planner import SearchProgress, SearchResult, search
 from ilp_parallel.problems.pipeline import PipelineSolution, evaluate
 from ilp_parallel.schedule_bounds import lower_bound
@@ -45,7 +44,6 @@ from ilp_parallel.simulation.verifying import (
     floor_of,
     played_ticks,
     simulated_configurations,
-    unfolded_solution,
 )
 from ilp_parallel.spaces import Refusal, get_space
 
@@ -125,7 +123,8 @@ class _SimulatedSearch:
         self._enumerate()
         chosen = self._first.certificate.plan
         if chosen is not None and self._first.plan is not None:
-            self._offer(self._first.plan.configuration, chosen.solution)
+            g = self._first.plan.configuration
+            self._offer(g, self._builder.unfolded(g), chosen.solution)
         while self._queue and not self._stopped():
             bound, _, candidate = heapq.heappop(self._queue)
             self._report(bound)
@@ -168,7 +167,7 @@ class _SimulatedSearch:
             self._fates[candidate.index] = TooLittleMemory(name, shortfall.placeable)
             return
         if unfolded.stages == 1:
-            self._settle(candidate, folded)
+            self._settle(candidate, unfolded)
             return
         candidate.looks = 1
         multipliers = simulated_multipliers(unfolded)
@@ -195,33 +194,27 @@ class _SimulatedSearch:
         found += [b for b in (best_lagrangian_bound(instance), best_combined_bound(instance)) if b]
         for bound, multipliers in found:
             if incumbent is not None and bound >= incumbent.ticks:
-                self._fates[candidate.index] = (
-                    WorkBound(name, bound)
-                    if multipliers is None
-                    else LagrangianBound(name, bound, multipliers)
-                )
+                self._fates[candidate.index] = closed_by(name, bound, multipliers)
                 return
         cutoff = None if incumbent is None else incumbent.ticks
         optimum = two_level_dp(instance, cutoff)
         numerator = None if optimum is None else optimum.numerator
         self._fates[candidate.index] = Solved(name, numerator, cutoff, ("two_level_dp",))
         if optimum is not None:
-            self._offer(candidate.configuration, optimum.solution)
+            self._offer(candidate.configuration, instance, optimum.solution)
 
     def _close(self, candidate: _Candidate) -> None:
-        name, bound = candidate.configuration.name, candidate.bound
-        self._fates[candidate.index] = (
-            WorkBound(name, bound)
-            if candidate.multipliers is None
-            else LagrangianBound(name, bound, candidate.multipliers)
-        )
+        name = candidate.configuration.name
+        fate = closed_by(name, candidate.bound, candidate.multipliers)
+        self._fates[candidate.index] = fate
 
     # --- plans -------------------------------------------------------------------------------
 
-    def _offer(self, configuration: Configuration, solution: PipelineSolution) -> bool:
+    def _offer(
+        self, configuration: Configuration, unfolded: PipelineInstance, solution: PipelineSolution
+    ) -> bool:
         """Play a plan that fits; true if it becomes the incumbent."""
-        unfolded = self._builder.unfolded(configuration)
-        whole = unfolded_solution(solution, configuration)
+        whole = unfold(solution, configuration.chunks)
         if not evaluate(unfolded, whole).feasible:
             return False
         times = stage_times(unfolded, whole)
@@ -241,16 +234,19 @@ class _SimulatedSearch:
             return True
         self._tried += 1
         g = candidate.configuration
-        optimum = two_level_dp(self._builder.build(g))
+        unfolded = self._builder.unfolded(g)
+        optimum = two_level_dp(fold(unfolded) if g.chunks > 1 else unfolded)
         if optimum is None:
             self._fates[candidate.index] = Solved(g.name, None, None, ("two_level_dp",))
             return False
-        self._offer(g, optimum.solution)
+        self._offer(g, unfolded, optimum.solution)
         if g.chunks == 1:
-            self._move_layers(g, optimum.solution)
+            self._move_layers(g, unfolded, optimum.solution)
         return True
 
-    def _move_layers(self, g: Configuration, solution: PipelineSolution) -> None:
+    def _move_layers(
+        self, g: Configuration, unfolded: PipelineInstance, solution: PipelineSolution
+    ) -> None:
         """Move single layers between neighbouring stages while that makes a better incumbent."""
         best = self._incumbent
         if best is not None and best.configuration == g:
@@ -262,7 +258,7 @@ class _SimulatedSearch:
                 moves -= 1
                 if moves < 0:
                     break
-                if self._offer(g, other):
+                if self._offer(g, unfolded, other):
                     better = other
             if better is None:
                 return

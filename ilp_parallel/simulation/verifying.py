@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ilp_parallel.certificate import Solved
 from ilp_parallel.configuration import Configuration
-from ilp_parallel.instances import InstanceBuilder, unfold
 from ilp_parallel.simulate import simulate
 from ilp_parallel.simulation.bounding import simulated_bound, simulated_floor
 from ilp_parallel.spaces import Refusal, enumerate_configurations
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from ilp_parallel.bounds import Multipliers
     from ilp_parallel.certificate import Fate
     from ilp_parallel.costs.model import CostModel
+    from ilp_parallel.instances import InstanceBuilder
     from ilp_parallel.problems.check import Check
     from ilp_parallel.problems.pipeline import PipelineInstance, PipelineSolution, Schedule
     from ilp_parallel.spaces import Pins, Space
@@ -61,11 +61,6 @@ def played_ticks(unfolded: PipelineInstance, solution: PipelineSolution) -> int:
     return simulate(unfolded, solution).step_ticks
 
 
-def unfolded_solution(folded: PipelineSolution, configuration: Configuration) -> PipelineSolution:
-    """The solution of a configuration's instance in every chunk."""
-    return unfold(folded, configuration.chunks)
-
-
 class SimulatedVerification(Verification):
     """The checks with simulated times in place of those of the formula."""
 
@@ -76,16 +71,15 @@ class SimulatedVerification(Verification):
 
     def floor(self, configuration: Configuration) -> int | None:
         """See :func:`floor_of`."""
-        self._configuration = configuration
         return floor_of(self._builder, configuration)
 
     def bound(
-        self, instance: PipelineInstance, multipliers: Multipliers | None, claimed: int
+        self, configuration: Configuration, multipliers: Multipliers | None, claimed: int
     ) -> int:
-        """Bound on the plans of the configuration whose floor was asked for last."""
-        if instance.stages == 1:
-            return super().bound(instance, multipliers, claimed)
-        unfolded = self._builder.unfolded(self._configuration)
+        """Bound on the plans of the configuration when they are played."""
+        if configuration.pipeline == 1:
+            return super().bound(configuration, multipliers, claimed)
+        unfolded = self._builder.unfolded(configuration)
         bound = simulated_bound(unfolded, multipliers)
         if bound == claimed or multipliers is None:
             return bound
