@@ -12,7 +12,7 @@ and do not queue. What is proven about this model is in ``docs/time_model.md``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +49,11 @@ class StageTimes:
     cut_ticks: IntArray  # [V - 1] c_j, one way
     weight_ticks: IntArray | None = None  # [V] W_j where backwards are split
     placement: Placement = "loop"
+
+    @property
+    def kinds(self) -> int:
+        """Kinds of operations: two, or three where backwards are split."""
+        return 2 if self.weight_ticks is None else 3
 
     @property
     def chunks(self) -> int:
@@ -143,10 +148,7 @@ def simulate(
         )
         for group in range(instance.stages)
     )
-    times = replace(stage_times(instance, solution), placement=placement)
-    if split is not None:
-        whole = times.backward_ticks - split.weight_ticks
-        times = replace(times, backward_ticks=whole, weight_ticks=split.weight_ticks)
+    times = stage_times(instance, solution, split, placement)
     timelines = run(times, instance.microbatches, orders)
     by_group = placed(placement, instance.stages, instance.chunks)
     tail = _per_virtual_stage(instance, solution, instance.tail_ticks)[by_group].sum(axis=1)
@@ -159,8 +161,16 @@ def simulate(
     )
 
 
-def stage_times(instance: PipelineInstance, solution: PipelineSolution) -> StageTimes:
-    """F and B of every virtual stage: layers, fixed part, resharding with the later layer."""
+def stage_times(
+    instance: PipelineInstance,
+    solution: PipelineSolution,
+    split: SplitBackward | None = None,
+    placement: Placement = "loop",
+) -> StageTimes:
+    """F and B of every virtual stage: layers, fixed part, resharding with the later layer.
+
+    ``split`` takes the weight gradients out of B.
+    """
     forward = _per_virtual_stage(instance, solution, instance.forward_ticks)
     backward = _per_virtual_stage(instance, solution, instance.backward_ticks)
     if instance.reshard_forward_ticks is not None and instance.reshard_backward_ticks is not None:
@@ -168,11 +178,15 @@ def stage_times(instance: PipelineInstance, solution: PipelineSolution) -> Stage
         stage = np.repeat(np.arange(instance.virtual_stages), solution.sizes)[1:]
         np.add.at(forward, stage, instance.reshard_forward_ticks[chosen[:-1], chosen[1:]])
         np.add.at(backward, stage, instance.reshard_backward_ticks[chosen[:-1], chosen[1:]])
+    backward = backward + instance.fixed_backward_ticks
+    weight = None if split is None else split.weight_ticks
     return StageTimes(
         stages=instance.stages,
         forward_ticks=forward + instance.fixed_forward_ticks,
-        backward_ticks=backward + instance.fixed_backward_ticks,
+        backward_ticks=backward if weight is None else backward - weight,
         cut_ticks=instance.cut_ticks,
+        weight_ticks=weight,
+        placement=placement,
     )
 
 
@@ -194,8 +208,7 @@ def run(
     lanes = [_Lane.of(times, microbatches, order, s) for s, order in enumerate(orders)]
     if len(lanes) != times.stages:
         raise ValueError(f"{len(lanes)} orders for {times.stages} device groups")
-    kinds = 2 if times.weight_ticks is None else 3
-    operations = kinds * microbatches * len(times.forward_ticks)
+    operations = times.kinds * microbatches * len(times.forward_ticks)
     end: list[int] = [-1] * operations + [0]  # the last entry: an input that is always there
     sleeper: list[int] = [-1] * operations  # device group that waits for this operation
     clock, done = [0] * times.stages, [0] * times.stages
@@ -248,9 +261,7 @@ class _Lane:
         needed = (kind * virtual + neighbour) * microbatches + order.microbatch
         own_input = (kind == WEIGHT) | (backward & (stage == virtual - 1))
         needed[own_input] = own[own_input] - virtual * microbatches
-        needed[(kind == FORWARD) & (stage == 0)] = (2 if split is None else 3) * (
-            virtual * microbatches
-        )
+        needed[(kind == FORWARD) & (stage == 0)] = times.kinds * virtual * microbatches
         cuts = np.concatenate(([0], times.cut_ticks, [0]))
         delay = np.where(kind == WEIGHT, 0, cuts[np.where(backward, stage + 1, stage)])
         by_kind = (times.forward_ticks, times.backward_ticks)
@@ -266,7 +277,7 @@ class _Lane:
 
 def _require_complete(own: IntArray, times: StageTimes, microbatches: int, group: int) -> None:
     """Every operation of the group exactly once."""
-    kinds = np.arange(2 if times.weight_ticks is None else 3) * len(times.forward_ticks)
+    kinds = np.arange(times.kinds) * len(times.forward_ticks)
     stages = placed(times.placement, times.stages, times.chunks)[group]
     places = kinds[:, None, None] + stages[None, :, None]
     every = places * microbatches + np.arange(microbatches)

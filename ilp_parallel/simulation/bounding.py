@@ -33,7 +33,7 @@ import numpy as np
 from ilp_parallel.bounds import Multipliers
 from ilp_parallel.instances import fold
 from ilp_parallel.lagrangian import PRODUCT_LIMIT, LagrangianTables, weights
-from ilp_parallel.simulation.stage_contents import StageContents
+from ilp_parallel.simulation.exact_stages import ExactStages
 
 if TYPE_CHECKING:
     from ilp_parallel.configuration import Configuration
@@ -159,11 +159,11 @@ class _Floor:
         whole = sum(busy) + int(self._fixed.sum()) + 2 * int(self._cuts.sum())
         return max(self._even_chunks(busy, whole), self._ends(tables, size))
 
-    def _solved(self, time_weight: int, tail_weight: int) -> StageContents:
+    def _solved(self, time_weight: int, tail_weight: int) -> ExactStages:
         """Stages solved exactly for weighed time and tail."""
         folded = self._folded
         time = folded.forward_ticks + folded.backward_ticks
-        return StageContents(folded, time_weight * time + tail_weight * folded.tail_ticks)
+        return ExactStages(folded, time_weight * time + tail_weight * folded.tail_ticks)
 
     def _joint_costs(
         self, tables: LagrangianTables, time_weight: int, stages: range

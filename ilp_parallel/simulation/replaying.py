@@ -98,10 +98,7 @@ def replay(
         )
     except DeadlockError as error:
         raise _deadlock(error, given, g.chunks) from None
-    times = replace(stage_times(instance, solution), placement=given.placement)
-    if split is not None:
-        whole = times.backward_ticks - split.weight_ticks
-        times = replace(times, backward_ticks=whole, weight_ticks=split.weight_ticks)
+    times = stage_times(instance, solution, split, given.placement)
     bound = _bound(times, given, name if own else None, g.microbatches)
     shown = name if schedule is not None or own else "given"
     return Replay(shown, given, instance, solution, times, done, bound)

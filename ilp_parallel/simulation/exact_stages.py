@@ -17,7 +17,7 @@ AROUND = (3, 2)
 """Sizes solved: from so much below to so much above an even share (chosen)."""
 
 
-class StageContents:
+class ExactStages:
     """Stages of an instance with one class of layers and one (folded) chunk per device group.
 
     Parameters
