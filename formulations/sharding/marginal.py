@@ -35,7 +35,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ilp_parallel.problems.sharding import FORBIDDEN, IntArray, ShardingInstance, Timeline
+from ilp_parallel.problems.sharding import (
+    FORBIDDEN,
+    IntArray,
+    ShardingInstance,
+    Timeline,
+    offsets,
+    runs,
+)
 from ilp_parallel.program import Program, ProgramBuilder
 
 
@@ -110,10 +117,9 @@ def add_marginal(
     """Rows ``lower <= sum of pairs - x <= 0`` at one end of all edges; place: name and lower."""
     name, lower = place
     sizes = instance.sizes()[ends]
-    offset = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    offset = offsets(sizes)
     rows = builder.add_rows(name, (int(offset[-1]),), lower=lower, upper=0)
-    within = np.arange(offset[-1]) - np.repeat(offset[:-1], sizes)
-    builder.add_entries(rows, x[np.repeat(instance.first[ends], sizes) + within], -1)
+    builder.add_entries(rows, x[runs(instance.first[ends], sizes)], -1)
     edge, strategy, columns = entries
     builder.add_entries(rows[offset[edge] + strategy], columns, 1)
 
@@ -128,7 +134,6 @@ def memory(
     for row, t in zip(rows, instants.tolist(), strict=True):
         alive = np.flatnonzero((timeline.start <= t) & (t < timeline.end))
         many = sizes[alive]
-        within = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
-        cells = np.repeat(instance.first[instance.piece_operator[alive]], many) + within
-        usage = instance.piece_usage[np.repeat(instance.piece_first[alive], many) + within]
+        cells = runs(instance.first[instance.piece_operator[alive]], many)
+        usage = instance.piece_usage[runs(instance.piece_first[alive], many)]
         builder.add_entries(row, x[cells], usage)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ilp_parallel.errors import InputError
-from ilp_parallel.problems.sharding import FORBIDDEN, ShardingInstance
+from ilp_parallel.problems.sharding import FORBIDDEN, ShardingInstance, offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +104,7 @@ def _instance(problem: _Problem, path: str) -> ShardingInstance:
     usage = np.fromiter(chain.from_iterable(nodes.usages), np.int64)
     _require(not len(usage) or int(usage.min()) >= 0, f"{path}: a usage is negative")
     _require(float(usage.sum(dtype=np.float64)) < 2**62, f"{path}: usages exceed 64 bits")
-    first = _offsets(sizes)
+    first = offsets(sizes)
     instance = ShardingInstance(
         name=problem.name,
         limit=problem.usage_limit,
@@ -112,7 +112,7 @@ def _instance(problem: _Problem, path: str) -> ShardingInstance:
         cost=_costs(nodes.costs, path),
         edge_from=ends[:, 0].copy(),
         edge_to=ends[:, 1].copy(),
-        edge_first=_offsets(pairs),
+        edge_first=offsets(pairs),
         edge_cost=_costs(edges.costs, path),
         piece_operator=np.arange(len(sizes), dtype=np.int64),
         piece_start=times[:, 0].copy(),
@@ -127,10 +127,6 @@ def _instance(problem: _Problem, path: str) -> ShardingInstance:
 def _require(holds: bool, message: str) -> None:
     if not holds:
         raise InputError("BAD_SHARDING_FILE", message, "correct the file")
-
-
-def _offsets(sizes: IntArray) -> IntArray:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def _costs(rows: Sequence[Sequence[int | float]], path: str) -> IntArray:

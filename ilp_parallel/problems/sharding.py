@@ -16,11 +16,15 @@ folds together, so that what is left is an instance like any other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ilp_parallel.problems.check import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 IntArray = npt.NDArray[np.int64]
 
@@ -64,11 +68,27 @@ class ShardingInstance:
         """[operators] number of strategies."""
         return np.diff(self.first)
 
+    def usage_cells(self) -> IntArray:
+        """[usages] the cell of the strategy that each usage belongs to."""
+        return runs(self.first[self.piece_operator], np.diff(self.piece_first))
+
     def edge_matrix(self, edge: int) -> IntArray:
         """Costs of an edge, [strategies of its source, strategies of its target]."""
         rows = self.first[self.edge_from[edge] + 1] - self.first[self.edge_from[edge]]
         flat = self.edge_cost[self.edge_first[edge] : self.edge_first[edge + 1]]
         return flat.reshape(int(rows), -1)
+
+
+def runs(starts: IntArray, sizes: IntArray) -> IntArray:
+    """[sum of sizes] the indices ``start, start + 1, ...`` of every run, run after run."""
+    shifts = starts - (np.cumsum(sizes) - sizes)
+    indices: IntArray = np.repeat(shifts, sizes) + np.arange(sizes.sum())
+    return indices
+
+
+def offsets(sizes: Sequence[int] | IntArray) -> IntArray:
+    """[n + 1] where runs of these sizes begin in one array, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from ilp_parallel.problems.sharding import (
 )
 from ilp_parallel.sharding.sweeps import BARRED, round_forward, sum_of_minima, sweep
 
+_Tables = tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray]
+
 
 class Dual:
     """Messages and multipliers of one instance; they improve with every :meth:`improve`."""
@@ -50,21 +52,26 @@ class Dual:
         self.charge = 0  # scaled cost units, sum y_t H rounded up
         self.multipliers = np.zeros(self.timeline.segments)
 
+    def _tables(self) -> _Tables:
+        """Costs and messages as the compiled passes take them."""
+        i = self.instance
+        costs = (i.first, self.theta, self.ends, i.edge_first, self.edge_cost)
+        return (*costs, self.side_first, self.phi)
+
     def improve(self) -> int:
         """A pass forward and back; returns the bound, in cost units of the file."""
-        i = self.instance
-        tables = (i.first, self.theta, self.ends, i.edge_first, self.edge_cost, self.side_first)
         near = (self.near_first, self.near)
-        sweep(True, *tables, self.phi, *near)
-        sweep(False, *tables, self.phi, *near)
-        total = int(sum_of_minima(*tables, self.phi, self.least_of_edge)) - self.charge
-        return -((-total) >> self.shift)
+        sweep(True, *self._tables(), *near)
+        sweep(False, *self._tables(), *near)
+        return -((-self.scaled_bound()) >> self.shift)
+
+    def scaled_bound(self) -> int:
+        """The bound as it stands, in scaled cost units; fills ``least_of_edge``."""
+        return int(sum_of_minima(*self._tables(), self.least_of_edge)) - self.charge
 
     def rounded(self) -> IntArray:
         """[operators] a plan near the minimum, perhaps infeasible."""
-        i = self.instance
-        tables = (i.first, self.theta, self.ends, i.edge_first, self.edge_cost, self.side_first)
-        chosen: IntArray = round_forward(*tables, self.phi, self.near_first, self.near)
+        chosen: IntArray = round_forward(*self._tables(), self.near_first, self.near)
         return chosen
 
     def excess(self, strategies: IntArray) -> IntArray:
@@ -82,12 +89,9 @@ class Dual:
         upto = np.concatenate([[0], np.cumsum(whole)])
         end = np.maximum(self.timeline.start, self.timeline.end)
         weight = upto[end] - upto[self.timeline.start]
-        sizes = np.diff(i.piece_first)
-        products = (i.piece_usage * np.repeat(weight, sizes)) >> bits
-        within = np.arange(len(products)) - np.repeat(i.piece_first[:-1], sizes)
-        cells = np.repeat(i.first[i.piece_operator], sizes) + within
+        products = (i.piece_usage * np.repeat(weight, np.diff(i.piece_first))) >> bits
         penalty = np.zeros(len(i.cost), dtype=np.int64)
-        np.add.at(penalty, cells, products)
+        np.add.at(penalty, i.usage_cells(), products)
         self.theta += np.where(self.theta >= BARRED, 0, penalty - self.penalty)
         self.penalty, self.multipliers = penalty, multipliers
         self.charge = -((-int(upto[-1]) * i.limit) >> bits)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ilp_parallel.problems.sharding import FORBIDDEN, ShardingInstance
-from ilp_parallel.sharding.sweeps import BARRED, sum_of_minima
+from ilp_parallel.sharding.sweeps import BARRED
 
 if TYPE_CHECKING:
     from ilp_parallel.sharding.dual import Dual
@@ -21,22 +21,7 @@ def fixed(dual: Dual, incumbent: int) -> ShardingInstance:
     plus ``theta_v[a] - min theta_v``, a pair likewise for its edge and both ends, in integers.
     """
     i = dual.instance
-    total = (
-        int(
-            sum_of_minima(
-                i.first,
-                dual.theta,
-                dual.ends,
-                i.edge_first,
-                dual.edge_cost,
-                dual.side_first,
-                dual.phi,
-                dual.least_of_edge,
-            )
-        )
-        - dual.charge
-    )
-    room = ((incumbent - 1) << dual.shift) - total
+    room = ((incumbent - 1) << dual.shift) - dual.scaled_bound()
     least = np.minimum.reduceat(dual.theta, i.first[:-1])
     above = dual.theta - np.repeat(least, i.sizes())
     cost = np.where(above > room, FORBIDDEN, i.cost)

@@ -30,9 +30,7 @@ def filter_memory(instance: ShardingInstance) -> ShardingInstance:
     room = np.full(len(sizes), np.iinfo(np.int64).max)
     room[alive] = _minimum(tables, timeline.start[alive], timeline.end[alive])
     cost = instance.cost.copy()
-    within = np.arange(len(above)) - np.repeat(instance.piece_first[:-1], sizes)
-    cells = np.repeat(instance.first[instance.piece_operator], sizes) + within
-    cost[cells[above > np.repeat(room, sizes)]] = FORBIDDEN
+    cost[instance.usage_cells()[above > np.repeat(room, sizes)]] = FORBIDDEN
     by_operator: list[list[int]] = [[] for _ in range(instance.operators)]
     parts = [above[a:b] for a, b in pairwise(instance.piece_first.tolist())]
     for p in np.flatnonzero(alive & (sizes > 1)).tolist():

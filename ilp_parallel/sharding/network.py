@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ilp_parallel.problems.sharding import FORBIDDEN, IntArray, ShardingInstance
+from ilp_parallel.problems.sharding import FORBIDDEN, IntArray, ShardingInstance, offsets
 
 BARRED = 2**60
 """Stands for every forbidden cost; allowed costs, also of merged operators, stay below 2**58."""
@@ -60,10 +60,10 @@ class Network:
 
     def _add_edges(self) -> None:
         i = self.instance
-        flat = np.where(i.edge_cost >= FORBIDDEN, BARRED, i.edge_cost)
+        costs = np.where(i.edge_cost >= FORBIDDEN, BARRED, i.edge_cost)
         ends = zip(i.edge_from.tolist(), i.edge_to.tolist(), strict=True)
         for (u, v), (a, b) in zip(ends, pairwise(i.edge_first.tolist()), strict=True):
-            self.add_edge(u, v, flat[a:b].reshape(self.sizes[u], self.sizes[v]))
+            self.add_edge(u, v, costs[a:b].reshape(self.sizes[u], self.sizes[v]))
 
     def _add_pieces(self) -> None:
         i = self.instance
@@ -193,17 +193,17 @@ class Network:
         instance = ShardingInstance(
             name=self.instance.name,
             limit=self.instance.limit,
-            first=_offsets([1, *(len(self.cost[v]) for v in order)]),
-            cost=_flat([one * self.constant, *(_barred(self.cost[v]) for v in order)]),
+            first=offsets([1, *(len(self.cost[v]) for v in order)]),
+            cost=flat([one * self.constant, *(_barred(self.cost[v]) for v in order)]),
             edge_from=_integers([place[v] for v, _ in edges]),
             edge_to=_integers([place[w] for _, w in edges]),
-            edge_first=_offsets([self.near[v][w].size for v, w in edges]),
-            edge_cost=_barred(_flat([self.near[v][w].ravel() for v, w in edges])),
+            edge_first=offsets([self.near[v][w].size for v, w in edges]),
+            edge_cost=_barred(flat([self.near[v][w].ravel() for v, w in edges])),
             piece_operator=_integers([0] * len(self.base) + [place[v] for v, _, _ in pieces]),
             piece_start=_integers([start for start, _ in spans]),
             piece_end=_integers([end for _, end in spans]),
-            piece_first=_offsets([len(usage) for usage in usages]),
-            piece_usage=_flat(usages),
+            piece_first=offsets([len(usage) for usage in usages]),
+            piece_usage=flat(usages),
         )
         return Core(instance, tuple(order), tuple(self.kept[v] for v in order), self)
 
@@ -240,9 +240,6 @@ def _integers(values: list[int]) -> IntArray:
     return np.array(values, dtype=np.int64)
 
 
-def _flat(parts: list[IntArray]) -> IntArray:
+def flat(parts: list[IntArray]) -> IntArray:
+    """All parts in one array; there may be none."""
     return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
-
-
-def _offsets(sizes: list[int]) -> IntArray:
-    return np.concatenate([[0], np.cumsum(_integers(sizes))]).astype(np.int64)

@@ -14,6 +14,8 @@ from ilp_parallel.problems.sharding import (
     Timeline,
     chosen_usage,
     evaluate,
+    offsets,
+    runs,
 )
 from ilp_parallel.sharding.descent import descend
 from ilp_parallel.sharding.network import added
@@ -76,10 +78,8 @@ def least_memory(instance: ShardingInstance) -> IntArray:
     """[operators] the strategies with the least memory summed over their life."""
     sizes = np.diff(instance.piece_first)
     life = np.maximum(instance.piece_end - instance.piece_start, 0).astype(np.float64)
-    within = np.arange(len(instance.piece_usage)) - np.repeat(instance.piece_first[:-1], sizes)
-    cells = np.repeat(instance.first[instance.piece_operator], sizes) + within
     weight = np.zeros(len(instance.cost))
-    np.add.at(weight, cells, instance.piece_usage * np.repeat(life, sizes))
+    np.add.at(weight, instance.usage_cells(), instance.piece_usage * np.repeat(life, sizes))
     pairs = zip(instance.first[:-1].tolist(), instance.first[1:].tolist(), strict=True)
     return np.array([int(weight[a:b].argmin()) for a, b in pairs], dtype=np.int64)
 
@@ -116,9 +116,8 @@ def sub_instance(
     place = np.zeros(instance.operators, dtype=np.int64)
     place[free] = np.arange(1, len(free) + 1)
     sizes = instance.sizes()[free]
-    first = np.concatenate([[0, 1], 1 + np.cumsum(sizes)]).astype(np.int64)
-    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    cost = np.concatenate([[0], instance.cost[np.repeat(instance.first[free], sizes) + within]])
+    first = offsets([1, *sizes.tolist()])
+    cost = np.concatenate([[0], instance.cost[runs(instance.first[free], sizes)]])
     inner: list[int] = []
     touching = (place[instance.edge_from] > 0) | (place[instance.edge_to] > 0)
     for e in np.flatnonzero(touching).tolist():
@@ -135,18 +134,11 @@ def sub_instance(
     moves = place[instance.piece_operator] > 0
     base = timeline.loads(np.where(moves, 0, usage))
     mine = np.flatnonzero(moves)
-    cells = [
-        instance.piece_usage[instance.piece_first[p] : instance.piece_first[p + 1]]
-        for p in mine.tolist()
-    ]
+    lengths = instance.sizes()[instance.piece_operator[mine]]
     edges = np.array(inner, dtype=np.int64)
-    matrices = [
-        instance.edge_cost[instance.edge_first[e] : instance.edge_first[e + 1]] for e in inner
-    ]
+    pairs = np.diff(instance.edge_first)[edges]
     segments = np.arange(timeline.segments, dtype=np.int64)
-    lengths = np.concatenate(
-        [np.ones(len(base), dtype=np.int64), instance.sizes()[instance.piece_operator[mine]]]
-    )
+    one_each = np.ones(len(base), dtype=np.int64)
     return ShardingInstance(
         name=instance.name,
         limit=instance.limit,
@@ -154,15 +146,17 @@ def sub_instance(
         cost=cost,
         edge_from=place[instance.edge_from[edges]],
         edge_to=place[instance.edge_to[edges]],
-        edge_first=np.concatenate([[0], np.cumsum([len(m) for m in matrices])]).astype(np.int64),
-        edge_cost=np.concatenate([np.zeros(0, dtype=np.int64), *matrices]),
+        edge_first=offsets(pairs),
+        edge_cost=instance.edge_cost[runs(instance.edge_first[edges], pairs)],
         piece_operator=np.concatenate(
             [np.zeros(len(base), dtype=np.int64), place[instance.piece_operator[mine]]]
         ),
         piece_start=np.concatenate([segments, timeline.start[mine]]),
         piece_end=np.concatenate([segments + 1, timeline.end[mine]]),
-        piece_first=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        piece_usage=np.concatenate([base, *cells]),
+        piece_first=offsets(np.concatenate([one_each, lengths])),
+        piece_usage=np.concatenate(
+            [base, instance.piece_usage[runs(instance.piece_first[mine], lengths)]]
+        ),
     )
 
 
