@@ -24,17 +24,20 @@ Source: Zheng et al., "Alpa", OSDI 2022, and its solver. With (1) and (2), the i
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
 from formulations.sharding.marginal import (
     add_marginal,
     cells_of_pairs,
     memory,
     one_strategy,
+    pair_columns,
     strategy_columns,
 )
-from ilp_parallel.problems.sharding import FORBIDDEN, IntArray, ShardingInstance
 from ilp_parallel.program import INFINITY, Program, ProgramBuilder
+
+if TYPE_CHECKING:
+    from ilp_parallel.problems.sharding import IntArray, ShardingInstance
 
 
 def build(instance: ShardingInstance, instants: IntArray) -> Program:
@@ -42,8 +45,7 @@ def build(instance: ShardingInstance, instants: IntArray) -> Program:
     builder = ProgramBuilder(f"{instance.name}:alpa")
     x = strategy_columns(builder, instance)
     one_strategy(builder, instance, x)
-    pairs = np.flatnonzero(instance.edge_cost < FORBIDDEN)
-    e = builder.add_columns("e", (len(pairs),), cost=instance.edge_cost[pairs], implied=True)
+    e, pairs = pair_columns(builder, instance)
     one_pair(builder, instance, e, pairs)
     source_covers(builder, instance, x, e, pairs)
     target_covers(builder, instance, x, e, pairs)

@@ -51,8 +51,7 @@ def build(instance: ShardingInstance, instants: IntArray) -> Program:
     builder = ProgramBuilder(f"{instance.name}:marginal")
     x = strategy_columns(builder, instance)
     one_strategy(builder, instance, x)
-    pairs = np.flatnonzero(instance.edge_cost < FORBIDDEN)
-    e = builder.add_columns("e", (len(pairs),), cost=instance.edge_cost[pairs], implied=True)
+    e, pairs = pair_columns(builder, instance)
     source_marginal(builder, instance, x, e, pairs)
     target_marginal(builder, instance, x, e, pairs)
     memory(builder, instance, x, instants)
@@ -65,6 +64,13 @@ def strategy_columns(builder: ProgramBuilder, instance: ShardingInstance) -> Int
     cost = np.where(barred, 0, instance.cost)
     shape = (len(instance.cost),)
     return builder.add_columns("x", shape, cost=cost, upper=np.where(barred, 0, 1))
+
+
+def pair_columns(builder: ProgramBuilder, instance: ShardingInstance) -> tuple[IntArray, IntArray]:
+    """Columns e of the allowed pairs, and the pairs' places in ``edge_cost``."""
+    pairs = np.flatnonzero(instance.edge_cost < FORBIDDEN)
+    costs = instance.edge_cost[pairs]
+    return builder.add_columns("e", (len(pairs),), cost=costs, implied=True), pairs
 
 
 def decode(instance: ShardingInstance, values: IntArray) -> IntArray:
