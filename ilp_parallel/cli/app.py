@@ -15,7 +15,7 @@ from ilp_parallel.cli.compare import compare
 from ilp_parallel.cli.diagnosis import check, explain, memory, min_gpus
 from ilp_parallel.cli.exchange import exchange_options, exchanged_job, export, import_
 from ilp_parallel.cli.measured import predict, validate
-from ilp_parallel.cli.objectives import objective_options
+from ilp_parallel.cli.objectives import RATES, objective_options, require_alone, solve_rate
 from ilp_parallel.cli.options import (
     REJECTED,
     Format,
@@ -29,6 +29,7 @@ from ilp_parallel.cli.options import (
     search_options,
     write_result,
 )
+from ilp_parallel.cli.pareto import pareto
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
 from ilp_parallel.cli.simulate import simulate
 from ilp_parallel.errors import InputError
@@ -53,7 +54,7 @@ def cli() -> None:
 
 for _command in (predict, simulate, validate, calibrate, memory, min_gpus, explain, check):
     cli.add_command(_command)
-for _command in (report, compare):
+for _command in (report, compare, pareto):
     cli.add_command(_command)
 
 
@@ -73,6 +74,7 @@ def solve(
     cross_check: bool,
     trace: str | None,
     objective: str,
+    price: float | None,
     **words: object,
 ) -> None:
     """Prove the optimal plan of MODEL, a preset or a file."""
@@ -82,11 +84,13 @@ def solve(
 
     started = _STARTED
     require_target(output)
-    if cross_check and objective != "step-time":
-        fix = "leave one of them out"
-        raise InputError("NO_CROSS_CHECK", f"--cross-check with --objective {objective}", fix)
+    require_alone(objective, {"cross_check": cross_check, "trace": trace})
     job = exchanged_job(model, words)
     options = read_search_options(words)
+    if objective in RATES:
+        text, status = solve_rate(job, options, objective, price, chosen_style(style, output))
+        write_result(output, text)
+        sys.exit(EXIT[status])
     with Live(options) as live:
         traced = Traced(trace, live.options)
         answer = run(job, traced.options, started=started, minimised=MINIMISED[objective])

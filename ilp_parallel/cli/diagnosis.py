@@ -23,6 +23,7 @@ from ilp_parallel.cli.options import (
     write_result,
 )
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.validate import require_in_range
 
 if TYPE_CHECKING:
     from ilp_parallel.diagnosis.check_subjects import ForeignRun
@@ -130,6 +131,7 @@ def _is_plan(argument: str) -> bool:
 @click.option("--device", help="Device by name, e.g. h100-80gb; or give --cluster.")
 @click.option("--per-node", type=int, default=8, show_default=True, help="Devices per node.")
 @click.option("--most-nodes", type=int, default=4096, show_default=True, help="Try no more.")
+@click.option("--tokens-per-second", type=float, help="Reach so much, beside fitting.")
 @job_options
 @exchange_options
 @search_options
@@ -139,17 +141,24 @@ def min_gpus(
     device: str | None,
     per_node: int,
     most_nodes: int,
+    tokens_per_second: float | None,
     output: str,
     style: Format | None,
     **words: object,
 ) -> None:
     """Find the fewest whole nodes that can train MODEL, every smaller number refuted.
 
-    The number of nodes in --cluster does not matter. The step time is that of the best plan at the
-    minimum; unless --time-limit is given, the search for it stops after 4 seconds and says how far
-    from optimal it may be.
+    With --tokens-per-second: that can train it so fast. The number of nodes in --cluster does not
+    matter. The step time is that of the best plan at the minimum; unless --time-limit is given, the
+    search for it stops after 4 seconds and says how far from optimal it may be (with a rate to
+    reach it is not stopped).
     """
-    from ilp_parallel.diagnosis.minimum import minimum_document, minimum_text, smallest_training
+    from ilp_parallel.diagnosis.minimum import (
+        minimum_document,
+        minimum_text,
+        smallest_reaching,
+        smallest_training,
+    )
     from ilp_parallel.plan_files import require_target
 
     require_target(output)
@@ -160,12 +169,17 @@ def min_gpus(
             raise InputError("TWO_CLUSTERS", "--device and --cluster", "give one of them")
         words["cluster"] = f"{device}:1x{per_node}"
     options = read_search_options(words)
-    if options.time_limit_s is None:
+    if tokens_per_second is not None:
+        require_in_range("tokens_per_second", tokens_per_second, (1e-6, 1e15), "tokens/s")
+    elif options.time_limit_s is None:
         options = replace(options, time_limit_s=_STEP_TIME_LIMIT_S)
     job = exchanged_job(model, words)
     job = replace(job, cluster=replace(job.cluster, nodes=1))
     with Live(options) as live:
-        found = smallest_training(job, live.options, most_nodes)
+        if tokens_per_second is None:
+            found = smallest_training(job, live.options, most_nodes)
+        else:
+            found = smallest_reaching(job, live.options, most_nodes, tokens_per_second)
     style = chosen_style(style, output)
     text = minimum_text(found, style) if style != "json" else json_text(minimum_document(found))
     write_result(output, text)

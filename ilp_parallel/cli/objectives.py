@@ -1,4 +1,4 @@
-"""What is minimised: the option --objective."""
+"""What is minimised: the options --objective and --price, and what they lead to."""
 
 from __future__ import annotations
 
@@ -6,18 +6,82 @@ from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from ilp_parallel.cli.options import Command
+from ilp_parallel.cli.options import Live, json_text
+from ilp_parallel.errors import InputError
+from ilp_parallel.specs.validate import PRICE_LIMITS, require_in_range
 
-OBJECTIVES = ("step-time", "simulated")
+if TYPE_CHECKING:
+    from ilp_parallel.cli.options import Command, Format
+    from ilp_parallel.jobs import CompleteJob
+    from ilp_parallel.planner import SearchOptions
+
+RATES = {"tokens-per-device": "tokens-per-second-per-device", "cost": "cost-per-token"}
+"""Objectives that choose the number of nodes as well; JSON and text have the longer word."""
+
+OBJECTIVES = ("step-time", "simulated", *RATES)
 
 
 def objective_options(command: Command) -> Command:
     """What is minimised."""
-    return click.option(
-        "--objective",
-        type=click.Choice(OBJECTIVES),
-        default="step-time",
-        show_default=True,
-        help="Step time by formula, or of the schedule played event by event.",
-    )(command)
+    for option in (
+        click.option("--price", type=float, help="Of a device-hour; or in the cluster file."),
+        click.option(
+            "--objective",
+            type=click.Choice(OBJECTIVES),
+            default="step-time",
+            show_default=True,
+            help="Step time by formula, or simulated; or over all numbers of nodes up to the "
+            "cluster's the most tokens/s per device, or the least cost per token.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def price_of(job: CompleteJob, price: float | None, *, needed: bool) -> float | None:
+    """Price of a device-hour: as given, else that of the cluster.
+
+    Raises
+    ------
+    InputError
+        ``NO_PRICE`` if one is needed, ``OUT_OF_RANGE``.
+    """
+    found = job.cluster.device_hour_price if price is None else price
+    if found is None:
+        if needed:
+            fix = "give --price, or device_hour_price in the cluster file"
+            raise InputError("NO_PRICE", "a cost needs the price of a device-hour", fix)
+        return None
+    require_in_range("price", found, PRICE_LIMITS, "per device-hour")
+    return found
+
+
+def solve_rate(
+    job: CompleteJob, options: SearchOptions, objective: str, price: float | None, style: Format
+) -> tuple[str, str]:
+    """The text of ``solve`` with one of ``RATES``, and its status."""
+    from ilp_parallel.frontiers.rates import best_rate, rate_document, rate_text
+
+    priced, minimised = price_of(job, price, needed=objective == "cost"), RATES[objective]
+    with Live(options) as live:
+        answer = best_rate(job, live.options)
+    if not answer.verified:
+        raise RuntimeError("a certificate failed its verification")
+    if style == "json":
+        return json_text(rate_document(answer, minimised, priced)), answer.status
+    return rate_text(answer, options, minimised, priced, style), answer.status
+
+
+def require_alone(objective: str, words: dict[str, object]) -> None:
+    """Refuse options that do not go with an objective.
+
+    Raises
+    ------
+    InputError
+        ``NOT_WITH_OBJECTIVE``.
+    """
+    allowed = {"step-time": ("cross_check", "trace", "sensitivity"), "simulated": ("trace",)}
+    for name, value in words.items():
+        if value and name not in allowed.get(objective, ()):
+            option = f"--{name.replace('_', '-')} with --objective {objective}"
+            raise InputError("NOT_WITH_OBJECTIVE", option, "leave one of them out")
