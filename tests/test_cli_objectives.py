@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from ilp_parallel.frontiers.pareto_output import COLUMNS
+from ilp_parallel.specs.readers import load_cluster
 from tests.test_cli_diagnosis import SMALL, code_of, document, run
 
 if TYPE_CHECKING:
@@ -47,12 +50,6 @@ def test_cost_and_rate_choose_the_same_plan() -> None:
 
 
 def test_a_price_may_stand_in_the_cluster_file(tmp_path: Path) -> None:
-    import json
-
-    import msgspec
-
-    from ilp_parallel.specs.readers import load_cluster
-
     fields = msgspec.to_builtins(load_cluster("a100-80gb:1x2"))
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({**fields, "device_hour_price": 4.0}))
@@ -105,3 +102,21 @@ def test_pareto_prints_writes_and_draws(tmp_path: Path) -> None:
     memory = run("pareto", *TWO_NODES, "--against", "memory", "--step-gib", 16)
     assert memory.exit_code == 0
     assert "every point proven" in memory.stdout
+
+
+def test_sensitivity_of_a_job_a_plan_and_a_result(tmp_path: Path) -> None:
+    path, page = tmp_path / "result.json", tmp_path / "page.html"
+    assert run("solve", *SMALL, "--sensitivity", "-o", path).exit_code == 0
+    assert run("verify", path).exit_code == 0
+    stored = json.loads(path.read_text())["sensitivity"]
+    told = document(run("explain", path, "--sensitivity", "--format", "json"))
+    asked = document(run("explain", *SMALL, "--sensitivity", "--format", "json"))
+    assert told["changes"] == asked["changes"] == stored["changes"]
+    assert run("report", path, "-o", page).exit_code == 0
+    assert f"Bottleneck: {stored['bottleneck']}" in page.read_text()
+    assert "bottleneck: " in run("explain", path, "--sensitivity").stdout
+    assert "bottleneck: " in run("solve", *SMALL, "--sensitivity").stdout
+    both = run("explain", path, "--sensitivity", "--instead", "tp=2")
+    assert code_of(both) == "TWO_QUESTIONS"
+    with_other = run("solve", *SMALL, "--sensitivity", "--objective", "simulated")
+    assert code_of(with_other) == "NOT_WITH_OBJECTIVE"

@@ -15,7 +15,13 @@ from ilp_parallel.cli.compare import compare
 from ilp_parallel.cli.diagnosis import check, explain, memory, min_gpus
 from ilp_parallel.cli.exchange import exchange_options, exchanged_job, export, import_
 from ilp_parallel.cli.measured import predict, validate
-from ilp_parallel.cli.objectives import RATES, objective_options, require_alone, solve_rate
+from ilp_parallel.cli.objectives import (
+    RATES,
+    objective_options,
+    require_alone,
+    sensitivity_of,
+    solve_rate,
+)
 from ilp_parallel.cli.options import (
     REJECTED,
     Format,
@@ -67,6 +73,7 @@ for _command in (report, compare, pareto):
 @click.option("--cross-check", is_flag=True, help="Solve the winner again with CP-SAT.")
 @click.option("--trace", metavar="FILE", help="Bound and incumbent over time: .csv, .svg or .png.")
 @objective_options
+@click.option("--sensitivity", is_flag=True, help="What more memory, FLOP/s or bandwidth buys.")
 def solve(
     model: str,
     output: str,
@@ -75,6 +82,7 @@ def solve(
     trace: str | None,
     objective: str,
     price: float | None,
+    sensitivity: bool,
     **words: object,
 ) -> None:
     """Prove the optimal plan of MODEL, a preset or a file."""
@@ -84,7 +92,8 @@ def solve(
 
     started = _STARTED
     require_target(output)
-    require_alone(objective, {"cross_check": cross_check, "trace": trace})
+    beside = {"cross_check": cross_check, "trace": trace, "sensitivity": sensitivity}
+    require_alone(objective, beside)
     job = exchanged_job(model, words)
     options = read_search_options(words)
     if objective in RATES:
@@ -96,17 +105,21 @@ def solve(
         answer = run(job, traced.options, started=started, minimised=MINIMISED[objective])
         if cross_check:
             _cross_check(answer)
+        more = sensitivity_of(job, live.options) if sensitivity else None
     traced.write(answer)
     style = chosen_style(style, output)
     if style == "json":
         document = answer_document(answer)
         if answer.result.status == "infeasible":
             document["infeasibility"] = _infeasibility(answer)[0]
+        if more is not None:
+            document["sensitivity"] = more.document
         text = json_text(document)
     else:
         from ilp_parallel.report import answer_text
 
-        text = answer_text(answer, style, _after(answer))
+        extra = [] if more is None else [more.text(style)]
+        text = answer_text(answer, style, "\n".join([*extra, _after(answer)]))
     write_result(output, text)
     if answer.failed_checks:
         _fail(1, f"INTERNAL: verification failed: {answer.failed_checks[0].name}")

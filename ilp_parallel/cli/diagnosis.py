@@ -192,6 +192,7 @@ def min_gpus(
 @click.argument("job_or_plan", metavar="MODEL|PLAN")
 @click.option("--instead", multiple=True, metavar="K=V", help="For a PLAN: the other choice.")
 @click.option("--plan", "words_of_plan", help='For a MODEL: a plan as "pp=8 tp=8 mbs=1 ...".')
+@click.option("--sensitivity", is_flag=True, help="What is the bottleneck: what more would buy.")
 @job_options
 @exchange_options
 @search_options
@@ -199,6 +200,7 @@ def min_gpus(
 def explain(
     job_or_plan: str,
     instead: tuple[str, ...],
+    sensitivity: bool,
     words_of_plan: str | None,
     output: str,
     style: Format | None,
@@ -209,12 +211,19 @@ def explain(
     For the job of a MODEL that no plan fits: a smallest set of requirements that conflict, and the
     smallest relaxations that would do. For a PLAN with --instead tp=4: the best plan with that
     choice and what it costs, term by term; without --instead each decision of the plan in turn.
+    With --sensitivity, of a plan or a job: what more memory, FLOP/s or bandwidth would buy, each
+    solved again for the changed cluster.
     """
     from ilp_parallel.plan_files import require_target
 
     require_target(output)
     options = read_search_options(words)
     style = chosen_style(style, output)
+    if sensitivity:
+        if instead:
+            raise InputError("TWO_QUESTIONS", "--sensitivity and --instead", "give one of them")
+        _explain_bottleneck(job_or_plan, words_of_plan, words, options, output, style)
+        return
     if (
         instead
         or words_of_plan is not None
@@ -281,6 +290,38 @@ def _explain_plan(
     write_result(output, text)
     nothing = len(found) == 1 and found[0].status == "infeasible"
     sys.exit(INFEASIBLE if nothing else 0)
+
+
+def _explain_bottleneck(
+    argument: str,
+    words_of_plan: str | None,
+    words: dict[str, object],
+    options: SearchOptions,
+    output: str,
+    style: Format,
+) -> None:
+    """What more of something would buy, for the job of a plan or of a model."""
+    from ilp_parallel.cli.objectives import sensitivity_of
+    from ilp_parallel.jobs import CompleteJob
+    from ilp_parallel.report import plan_text
+    from ilp_parallel.spaces import SPACES
+
+    first = ""
+    if words_of_plan is None and words.get("form") is None and not _is_plan(argument):
+        job = exchanged_job(argument, words)
+    else:
+        plan = _plan_alone(argument, words_of_plan, words)
+        job = CompleteJob(plan.model, plan.cluster, plan.job, ())
+        first = plan_text(plan) + "\n"
+        if _defaulted("space") and plan.space in SPACES:
+            options = replace(options, space=plan.space)
+    with Live(options) as live:
+        shown = sensitivity_of(job, live.options)
+    if shown is None:
+        raise InputError("NO_PLAN", "no plan fits the job as it is", f"see explain {argument}")
+    document = {"schema": "ilp_parallel.sensitivity/1", "space": options.space, **shown.document}
+    text = json_text(document) if style == "json" else first + shown.text(style)
+    write_result(output, text)
 
 
 def _plan_alone(argument: str, words_of_plan: str | None, words: dict[str, object]) -> Plan:

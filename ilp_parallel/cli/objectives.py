@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +13,10 @@ from ilp_parallel.errors import InputError
 from ilp_parallel.specs.validate import PRICE_LIMITS, require_in_range
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ilp_parallel.cli.options import Command, Format
+    from ilp_parallel.frontiers.sensitivity import Sensitivity
     from ilp_parallel.jobs import CompleteJob
     from ilp_parallel.planner import SearchOptions
 
@@ -72,7 +77,47 @@ def solve_rate(
     return rate_text(answer, options, minimised, priced, style), answer.status
 
 
-def require_alone(objective: str, words: dict[str, object]) -> None:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A sensitivity as it is shown."""
+
+    found: Sensitivity
+
+    @property
+    def document(self) -> dict[str, object]:
+        """As part of a JSON."""
+        from ilp_parallel.frontiers.sensitivity import sensitivity_document
+
+        return sensitivity_document(self.found)
+
+    def text(self, style: Format) -> str:
+        """For reading."""
+        from ilp_parallel.frontiers.sensitivity import sensitivity_text
+
+        return sensitivity_text(self.found, "table" if style == "json" else style)
+
+
+def sensitivity_of(job: CompleteJob, options: SearchOptions) -> Shown | None:
+    """What more of something would buy; None if there is no plan.
+
+    Raises
+    ------
+    RuntimeError
+        If a certificate is not verified.
+    """
+    from ilp_parallel.frontiers.sensitivity import sensitivity
+
+    def say(line: str) -> None:
+        if options.progress is None:  # else the progress of each search is shown
+            sys.stderr.write(f"{line}\n")
+
+    found = sensitivity(job, options, say)
+    if found is not None and not found.verified:
+        raise RuntimeError("a certificate failed its verification")
+    return None if found is None else Shown(found)
+
+
+def require_alone(objective: str, words: Mapping[str, object]) -> None:
     """Refuse options that do not go with an objective.
 
     Raises

@@ -86,10 +86,8 @@ def frontier_text(
         f"{job.job.sequence_length} tokens",
     ]
     if found.step_bytes:
-        step = f"{found.step_bytes / _GIB:g}"
-        lines.append(
-            f"limits {step} GiB apart: a plan as fast may need less, by less than {step} GiB"
-        )
+        apart = f"{found.step_bytes / _GIB:g} GiB"
+        lines.append(f"limits {apart} apart: a plan as fast may need less, by less than {apart}")
     if found.infeasible_bytes is not None:
         lines.append(f"with {found.infeasible_bytes / _GIB:.2f} GiB per device no plan fits")
     settled = sum(o.reason != "search" or o.refuted for o in found.outcomes)
