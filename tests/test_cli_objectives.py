@@ -26,6 +26,9 @@ def test_every_result_names_its_objective(tmp_path: Path) -> None:
     result = run("solve", *SMALL, "--objective", "simulated", "-o", path)
     assert result.exit_code in (0, 4)
     assert run("verify", path).exit_code == 0
+    page = tmp_path / "page.html"
+    assert run("report", path, "-o", page).exit_code == 0
+    assert "of the simulated step, gap" in page.read_text()
     text = run("solve", *SMALL, "--objective", "simulated").stdout
     assert "objective simulated step time" in text.splitlines()[0]
 

@@ -322,7 +322,9 @@ def rivals(facts: Facts) -> Html:
     """Configurations whose bounds came nearest, and why they lost."""
     found = facts.rivals
     if found is None:
-        return el("p", "Without a certificate there are no other plans to compare with.")
+        return el(
+            "p", "Without a certificate about step times there are no other plans to compare with."
+        )
     if not found.rivals:
         return el("p", "No other configuration was closed by a bound.")
     ours = facts.ticks
