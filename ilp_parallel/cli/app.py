@@ -20,6 +20,7 @@ from ilp_parallel.cli.objectives import (
     objective_options,
     require_alone,
     sensitivity_of,
+    sensitivity_options,
     solve_rate,
 )
 from ilp_parallel.cli.options import (
@@ -73,7 +74,7 @@ for _command in (report, compare, pareto):
 @click.option("--cross-check", is_flag=True, help="Solve the winner again with CP-SAT.")
 @click.option("--trace", metavar="FILE", help="Bound and incumbent over time: .csv, .svg or .png.")
 @objective_options
-@click.option("--sensitivity", is_flag=True, help="What more memory, FLOP/s or bandwidth buys.")
+@sensitivity_options
 def solve(
     model: str,
     output: str,
@@ -83,6 +84,7 @@ def solve(
     objective: str,
     price: float | None,
     sensitivity: bool,
+    workers: int,
     **words: object,
 ) -> None:
     """Prove the optimal plan of MODEL, a preset or a file."""
@@ -105,7 +107,7 @@ def solve(
         answer = run(job, traced.options, started=started, minimised=MINIMISED[objective])
         if cross_check:
             _cross_check(answer)
-        more = sensitivity_of(job, live.options) if sensitivity else None
+        more = sensitivity_of(job, live.options, workers) if sensitivity else None
     traced.write(answer)
     style = chosen_style(style, output)
     if style == "json":

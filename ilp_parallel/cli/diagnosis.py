@@ -10,6 +10,7 @@ import click
 
 from ilp_parallel.cli.exchange import exchange_options, exchanged_job
 from ilp_parallel.cli.measured import given_plan
+from ilp_parallel.cli.objectives import sensitivity_of, sensitivity_options
 from ilp_parallel.cli.options import (
     REJECTED,
     Format,
@@ -23,6 +24,8 @@ from ilp_parallel.cli.options import (
     write_result,
 )
 from ilp_parallel.errors import InputError
+from ilp_parallel.jobs import CompleteJob
+from ilp_parallel.spaces import SPACES, Pins
 from ilp_parallel.specs.validate import require_in_range
 
 if TYPE_CHECKING:
@@ -192,7 +195,7 @@ def min_gpus(
 @click.argument("job_or_plan", metavar="MODEL|PLAN")
 @click.option("--instead", multiple=True, metavar="K=V", help="For a PLAN: the other choice.")
 @click.option("--plan", "words_of_plan", help='For a MODEL: a plan as "pp=8 tp=8 mbs=1 ...".')
-@click.option("--sensitivity", is_flag=True, help="What is the bottleneck: what more would buy.")
+@sensitivity_options
 @job_options
 @exchange_options
 @search_options
@@ -201,6 +204,7 @@ def explain(
     job_or_plan: str,
     instead: tuple[str, ...],
     sensitivity: bool,
+    workers: int,
     words_of_plan: str | None,
     output: str,
     style: Format | None,
@@ -222,7 +226,15 @@ def explain(
     if sensitivity:
         if instead:
             raise InputError("TWO_QUESTIONS", "--sensitivity and --instead", "give one of them")
-        _explain_bottleneck(job_or_plan, words_of_plan, words, options, output, style)
+        job, plan = _job_of(job_or_plan, words_of_plan, words)
+        if plan is not None and _defaulted("space") and plan.space in SPACES:
+            options = replace(options, space=plan.space)
+        with Live(options) as live:
+            shown = sensitivity_of(job, live.options, workers)
+        if shown is None:
+            fix = f"see explain {job_or_plan}"
+            raise InputError("NO_PLAN", "no plan fits the job as it is", fix)
+        write_result(output, shown.alone(options.space, plan, style))
         return
     if (
         instead
@@ -273,7 +285,6 @@ def _explain_plan(
         best_with,
         every_other,
     )
-    from ilp_parallel.spaces import SPACES, Pins
 
     plan = _plan_alone(argument, words_of_plan, words)
     if _defaulted("space") and plan.space in SPACES:
@@ -292,36 +303,14 @@ def _explain_plan(
     sys.exit(INFEASIBLE if nothing else 0)
 
 
-def _explain_bottleneck(
-    argument: str,
-    words_of_plan: str | None,
-    words: dict[str, object],
-    options: SearchOptions,
-    output: str,
-    style: Format,
-) -> None:
-    """What more of something would buy, for the job of a plan or of a model."""
-    from ilp_parallel.cli.objectives import sensitivity_of
-    from ilp_parallel.jobs import CompleteJob
-    from ilp_parallel.report import plan_text
-    from ilp_parallel.spaces import SPACES
-
-    first = ""
+def _job_of(
+    argument: str, words_of_plan: str | None, words: dict[str, object]
+) -> tuple[CompleteJob, Plan | None]:
+    """The job of a plan, and the plan, or that of a model."""
     if words_of_plan is None and words.get("form") is None and not _is_plan(argument):
-        job = exchanged_job(argument, words)
-    else:
-        plan = _plan_alone(argument, words_of_plan, words)
-        job = CompleteJob(plan.model, plan.cluster, plan.job, ())
-        first = plan_text(plan) + "\n"
-        if _defaulted("space") and plan.space in SPACES:
-            options = replace(options, space=plan.space)
-    with Live(options) as live:
-        shown = sensitivity_of(job, live.options)
-    if shown is None:
-        raise InputError("NO_PLAN", "no plan fits the job as it is", f"see explain {argument}")
-    document = {"schema": "ilp_parallel.sensitivity/1", "space": options.space, **shown.document}
-    text = json_text(document) if style == "json" else first + shown.text(style)
-    write_result(output, text)
+        return exchanged_job(argument, words), None
+    plan = _plan_alone(argument, words_of_plan, words)
+    return CompleteJob(plan.model, plan.cluster, plan.job, ()), plan
 
 
 def _plan_alone(argument: str, words_of_plan: str | None, words: dict[str, object]) -> Plan:

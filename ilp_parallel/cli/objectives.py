@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from ilp_parallel.cli.options import Command, Format
     from ilp_parallel.frontiers.sensitivity import Sensitivity
     from ilp_parallel.jobs import CompleteJob
+    from ilp_parallel.plan import Plan
     from ilp_parallel.planner import SearchOptions
 
 RATES = {"tokens-per-device": "tokens-per-second-per-device", "cost": "cost-per-token"}
@@ -37,6 +40,20 @@ def objective_options(command: Command) -> Command:
             show_default=True,
             help="Step time by formula, or simulated; or over all numbers of nodes up to the "
             "cluster's the most tokens/s per device, or the least cost per token.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def sensitivity_options(command: Command) -> Command:
+    """Whether to ask for the bottleneck, and by how many processes."""
+    for option in (
+        click.option("--workers", default=1, show_default=True, help="Processes of --sensitivity."),
+        click.option(
+            "--sensitivity",
+            is_flag=True,
+            help="What is the bottleneck: what more memory, FLOP/s or bandwidth would buy.",
         ),
     ):
         command = option(command)
@@ -96,9 +113,18 @@ class Shown:
 
         return sensitivity_text(self.found, "table" if style == "json" else style)
 
+    def alone(self, space: str, plan: Plan | None, style: Format) -> str:
+        """The whole output of a verb, about the job of a plan or of a model."""
+        from ilp_parallel.report import plan_text
 
-def sensitivity_of(job: CompleteJob, options: SearchOptions) -> Shown | None:
-    """What more of something would buy; None if there is no plan.
+        if style == "json":
+            head = {"schema": "ilp_parallel.sensitivity/1", "space": space}
+            return json_text({**head, **self.document})
+        return ("" if plan is None else f"{plan_text(plan)}\n") + self.text(style)
+
+
+def sensitivity_of(job: CompleteJob, options: SearchOptions, workers: int) -> Shown | None:
+    """What more of something would buy, by several processes; None if there is no plan.
 
     Raises
     ------
@@ -111,7 +137,14 @@ def sensitivity_of(job: CompleteJob, options: SearchOptions) -> Shown | None:
         if options.progress is None:  # else the progress of each search is shown
             sys.stderr.write(f"{line}\n")
 
-    found = sensitivity(job, options, say)
+    require_in_range("workers", workers, (1, 1024), "processes")
+    if workers == 1:
+        found = sensitivity(job, options, say)
+    else:
+        # a fresh process each: forking one with threads of a solver may hang
+        context = get_context("spawn")
+        with ProcessPoolExecutor(workers, mp_context=context) as executor:
+            found = sensitivity(job, options, say, executor)
     if found is not None and not found.verified:
         raise RuntimeError("a certificate failed its verification")
     return None if found is None else Shown(found)

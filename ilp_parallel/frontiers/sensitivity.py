@@ -8,6 +8,7 @@ lanes are what can be bought. The change of a rate that shortens the step most i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -19,6 +20,7 @@ from ilp_parallel.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Executor
 
     from ilp_parallel.jobs import CompleteJob
     from ilp_parallel.planner import SearchOptions
@@ -113,7 +115,10 @@ def changes(cluster: ClusterSpec) -> Iterator[Change]:
 
 
 def sensitivity(
-    job: CompleteJob, options: SearchOptions, say: Callable[[str], None]
+    job: CompleteJob,
+    options: SearchOptions,
+    say: Callable[[str], None],
+    executor: Executor | None = None,
 ) -> Sensitivity | None:
     """Solve the job as it is and under every change; None if it has no plan as it is.
 
@@ -123,15 +128,25 @@ def sensitivity(
         What to plan, and how; the time limit is that of each search.
     say
         Is told what is done.
+    executor
+        Runs the searches of the changes, several at a time, without ``options``' progress and
+        cancellation, which may not reach other processes. The result does not depend on it.
     """
     as_it_is = _effect(job, options, Change("as it is", job.cluster, False), None)
     if as_it_is.step_time_s is None or as_it_is.configuration is None:
         return None
     base = as_it_is.step_time_s
-    found = []
-    for change in changes(job.cluster):
-        say(change.name)
-        found.append(_effect(job, options, change, base))
+    listed = list(changes(job.cluster))
+    if executor is None:
+        found = []
+        for change in listed:
+            say(change.name)
+            found.append(_effect(job, options, change, base))
+    else:
+        say(f"{len(listed)} changes at once")
+        alone = replace(options, progress=None, cancelled=None)
+        task = partial(_effect, job, alone, base_s=base)
+        found = list(executor.map(task, listed))
     found.sort(key=lambda effect: -(effect.gain if effect.gain is not None else -1.0))
     optimal = as_it_is.status == "optimal" and as_it_is.verified
     return Sensitivity(base, as_it_is.configuration, optimal, tuple(found))

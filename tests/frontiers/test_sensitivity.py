@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 
@@ -86,6 +88,16 @@ def test_the_bottleneck_is_the_rate_that_buys_most() -> None:
     assert read_sensitivity({}) is None
     with pytest.raises(InputError, match="BAD_SENSITIVITY"):
         read_sensitivity({"sensitivity": {"changes": 3}})
+
+
+def test_an_executor_changes_nothing() -> None:
+    alone = sensitivity(job(2.6), OPTIONS, say)
+    with (
+        ThreadPoolExecutor(3) as threads,
+        ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes,
+    ):
+        for executor in (threads, processes):
+            assert sensitivity(job(2.6), OPTIONS, say, executor) == alone
 
 
 def test_without_a_plan_there_is_nothing_to_compare() -> None:
