@@ -15,7 +15,14 @@ from ilp_parallel.cli.compare import compare
 from ilp_parallel.cli.diagnosis import check, explain, memory, min_gpus
 from ilp_parallel.cli.exchange import exchange_options, exchanged_job, export, import_
 from ilp_parallel.cli.measured import predict, validate
-from ilp_parallel.cli.objectives import objective_options
+from ilp_parallel.cli.objectives import (
+    RATES,
+    objective_options,
+    require_alone,
+    sensitivity_of,
+    sensitivity_options,
+    solve_rate,
+)
 from ilp_parallel.cli.options import (
     EXIT,
     REJECTED,
@@ -30,6 +37,7 @@ from ilp_parallel.cli.options import (
     search_options,
     write_result,
 )
+from ilp_parallel.cli.pareto import pareto
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
 from ilp_parallel.cli.shard import shard
 from ilp_parallel.cli.simulate import simulate
@@ -52,7 +60,7 @@ def cli() -> None:
 
 for _command in (predict, simulate, validate, calibrate, memory, min_gpus, explain, check):
     cli.add_command(_command)
-for _command in (report, compare, shard):
+for _command in (report, compare, pareto, shard):
     cli.add_command(_command)
 
 
@@ -65,6 +73,7 @@ for _command in (report, compare, shard):
 @click.option("--cross-check", is_flag=True, help="Solve the winner again with CP-SAT.")
 @click.option("--trace", metavar="FILE", help="Bound and incumbent over time: .csv, .svg or .png.")
 @objective_options
+@sensitivity_options
 def solve(
     model: str,
     output: str,
@@ -72,6 +81,9 @@ def solve(
     cross_check: bool,
     trace: str | None,
     objective: str,
+    price: float | None,
+    sensitivity: bool,
+    workers: int,
     **words: object,
 ) -> None:
     """Prove the optimal plan of MODEL, a preset or a file."""
@@ -81,27 +93,34 @@ def solve(
 
     started = _STARTED
     require_target(output)
-    if cross_check and objective != "step-time":
-        fix = "leave one of them out"
-        raise InputError("NO_CROSS_CHECK", f"--cross-check with --objective {objective}", fix)
+    beside = {"cross_check": cross_check, "trace": trace, "sensitivity": sensitivity}
+    require_alone(objective, beside)
     job = exchanged_job(model, words)
     options = read_search_options(words)
+    if objective in RATES:
+        text, status = solve_rate(job, options, objective, price, chosen_style(style, output))
+        write_result(output, text)
+        sys.exit(EXIT[status])
     with Live(options) as live:
         traced = Traced(trace, live.options)
         answer = run(job, traced.options, started=started, minimised=MINIMISED[objective])
         if cross_check:
             _cross_check(answer)
+        more = sensitivity_of(job, live.options, workers) if sensitivity else None
     traced.write(answer)
     style = chosen_style(style, output)
     if style == "json":
         document = answer_document(answer)
         if answer.result.status == "infeasible":
             document["infeasibility"] = _infeasibility(answer)[0]
+        if more is not None:
+            document["sensitivity"] = more.document
         text = json_text(document)
     else:
         from ilp_parallel.report import answer_text
 
-        text = answer_text(answer, style, _after(answer))
+        extra = [] if more is None else [more.text(style)]
+        text = answer_text(answer, style, "\n".join([*extra, _after(answer)]))
     write_result(output, text)
     if answer.failed_checks:
         _fail(1, f"INTERNAL: verification failed: {answer.failed_checks[0].name}")

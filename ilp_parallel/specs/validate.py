@@ -64,6 +64,9 @@ LINK_LIMITS: dict[str, tuple[float, float]] = {
 }
 """Least and largest figures of a link (chosen)."""
 
+PRICE_LIMITS = (1e-9, 1e9)
+"""Least and largest price of a device-hour (chosen)."""
+
 JOB_LIMITS: dict[str, tuple[int, int]] = {
     "global_batch": (1, 1 << 30),
     "sequence_length": (1, 1 << 30),
@@ -223,6 +226,9 @@ def check_cluster(cluster: ClusterSpec) -> None:
     for precision, peak in device.peak_flops.items():
         limits = DEVICE_LIMITS["vector_flops"]
         require_in_range(f"device.peak_flops.{precision}", peak, limits, "FLOP/s")
+    if cluster.device_hour_price is not None:
+        price = cluster.device_hour_price
+        require_in_range("device_hour_price", price, PRICE_LIMITS, "per device-hour")
     for place, link in (("intra", cluster.intra), ("inter", cluster.inter)):
         for name, limits in LINK_LIMITS.items():
             require_in_range(f"{place}.{name}", getattr(link, name), limits)
