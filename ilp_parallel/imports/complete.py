@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from ilp_parallel.configuration import Configuration, Strategy
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ilp_parallel.specs.cluster import ClusterSpec
 
 Entry = TypeVar("Entry")
-
-_OPTIONAL = ("published_parameters", "default_cluster", "default_batch", "default_sequence")
 
 
 def model_from(found: Imported, given: ModelSpec | None, vocab: int | None) -> ModelSpec:
@@ -46,7 +44,7 @@ def model_from(found: Imported, given: ModelSpec | None, vocab: int | None) -> M
                     "give the model that the file trains",
                 )
         return given
-    needed = [f.name for f in fields(ModelSpec) if f.name not in {"name", "sources", *_OPTIONAL}]
+    needed = [f.name for f in fields(ModelSpec) if f.name != "name" and f.default is MISSING]
     missing = [name for name in needed if name not in shapes]
     if missing:
         fix = "give --vocab" if missing == ["vocab"] else "give --model"

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 import msgspec
 
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.blocks import block_sizes, disagreement
 from ilp_parallel.specs.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from ilp_parallel.specs.documents import did_you_mean, shown
 from ilp_parallel.specs.job import Attention, JobSpec, Optimizer, Precision, Stack
 from ilp_parallel.specs.layer_times import LAYER_TIME_LIMITS, MAX_LAYER_TIMES, LayerTime
-from ilp_parallel.specs.model import ModelSpec
+from ilp_parallel.specs.model import Experts, Kind, LatentAttention, ModelSpec, StateSpace
 from ilp_parallel.specs.rates import RATE_LIMITS
 
 if TYPE_CHECKING:
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
     from ilp_parallel.specs.documents import Document
 
 Spec = TypeVar("Spec", ModelSpec, ClusterSpec, JobSpec)
+Part = (
+    ModelSpec
+    | ClusterSpec
+    | JobSpec
+    | DeviceSpec
+    | LinkSpec
+    | Experts
+    | LatentAttention
+    | StateSpace
+    | Kind
+)
 
 MODEL_LIMITS: dict[str, tuple[int, int]] = {
     "layers": (1, 10**4),
@@ -33,9 +45,10 @@ MODEL_LIMITS: dict[str, tuple[int, int]] = {
     "heads": (1, 1 << 16),
     "kv_heads": (1, 1 << 16),
     "head_dim": (1, 1 << 14),
-    "ffn_hidden": (1, 1 << 22),
+    "ffn_hidden": (0, 1 << 22),
     "vocab": (1, 1 << 24),
     "learned_positions": (0, 1 << 24),
+    "token_types": (0, 1 << 16),
     "default_batch": (1, 1 << 30),
     "default_sequence": (1, 1 << 30),
 }
@@ -91,9 +104,29 @@ def to_model(data: Document, origin: str) -> ModelSpec:
     InputError
         If a field is missing, unknown, mistyped or out of range, or if they disagree.
     """
+    _require_block_fields(data, shown(origin))
+    kinds = data.get("kinds")
+    for i, kind in enumerate(kinds if isinstance(kinds, list) else ()):
+        if isinstance(kind, dict):
+            where = f"{shown(origin)}: kinds[{i}]"
+            _require_fields(kind, Kind, where)
+            _require_block_fields(kind, where)
     model = _convert(data, ModelSpec, origin)
     check_model(model)
     return model
+
+
+def _require_block_fields(data: Document, name: str) -> None:
+    """The fields of what a block may have, all of them known."""
+    parts: tuple[tuple[str, type[Part]], ...] = (
+        ("experts", Experts),
+        ("latent", LatentAttention),
+        ("state_space", StateSpace),
+    )
+    for part, kind in parts:
+        value = data.get(part)
+        if isinstance(value, dict):
+            _require_fields(value, kind, f"{name}: {part}")
 
 
 def to_cluster(data: Document, origin: str) -> ClusterSpec:
@@ -128,9 +161,7 @@ def _type_fix(reason: str) -> str:
     return "give a value of the expected type"
 
 
-def _require_fields(
-    data: Document, kind: type[ModelSpec | ClusterSpec | JobSpec | DeviceSpec | LinkSpec], name: str
-) -> None:
+def _require_fields(data: Document, kind: type[Part], name: str) -> None:
     """Every field known, every field without a default there."""
     known = {field.name: field.default is MISSING for field in fields(kind)}
     for key in data:
@@ -153,13 +184,36 @@ def require_in_range(name: str, value: float, limits: tuple[float, float], unit:
     raise InputError("OUT_OF_RANGE", f"{name}={'huge' if huge else value}", fix)
 
 
+def _require_priced(model: ModelSpec) -> None:
+    """Refuse blocks that the cost layer has no prices for: it would take them for dense ones."""
+    parts = {
+        "experts": model.has_experts,
+        "kinds of blocks": bool(model.kinds or model.order),
+        "latent attention": model.latent is not None,
+        "a state space": model.state_space is not None or model.mixer != "attention",
+        "windows": model.window != 0,
+        "bidirectional attention": not model.causal,
+        "cross-attention": model.cross_attention,
+        "a prediction block": model.predicts,
+        "relative positions": model.position_buckets != 0,
+    }
+    found = [name for name, present in parts.items() if present]
+    if found:
+        raise InputError(
+            "BLOCK_NOT_PRICED",
+            f"{shown(model.name)} has {', '.join(found)}",
+            "use a decoder of equal dense blocks; others are not priced yet",
+        )
+
+
 def check_model(model: ModelSpec) -> None:
     """Refuse a model whose shapes are out of range or disagree.
 
     Raises
     ------
     InputError
-        With code OUT_OF_RANGE, BAD_NAME or KV_HEADS_DO_NOT_DIVIDE_HEADS.
+        With code OUT_OF_RANGE, BAD_NAME, KV_HEADS_DO_NOT_DIVIDE_HEADS, or one of those of
+        :func:`~ilp_parallel.specs.blocks.disagreement`.
     """
     _check_name(model.name)
     for name, limits in MODEL_LIMITS.items():
@@ -172,6 +226,11 @@ def check_model(model: ModelSpec) -> None:
             f"heads={model.heads}, kv_heads={model.kv_heads}",
             f"use kv_heads={math.gcd(model.heads, model.kv_heads)}",
         )
+    for name, size, limits in block_sizes(model):
+        require_in_range(name, size, limits)
+    wrong = disagreement(model)
+    if wrong is not None:
+        raise wrong
     require_in_range("parameters", model.parameters, (1, MAX_PARAMETERS))
     if model.published_parameters is not None:
         require_in_range("published_parameters", model.published_parameters, (1, MAX_PARAMETERS))
@@ -219,9 +278,10 @@ def check_job(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
     ------
     InputError
         With code OUT_OF_RANGE, UNKNOWN_CHOICE, SEQUENCE_LONGER_THAN_POSITIONS,
-        PRECISION_NOT_ON_DEVICE, LAYER_TIME_TWICE, HEADS_NOT_DIVISIBLE_BY_TP or
-        LAYER_TIME_BEATS_PEAK.
+        PRECISION_NOT_ON_DEVICE, LAYER_TIME_TWICE, HEADS_NOT_DIVISIBLE_BY_TP,
+        LAYER_TIME_BEATS_PEAK or BLOCK_NOT_PRICED.
     """
+    _require_priced(model)
     _check_choices(job)
     for name, limits in JOB_LIMITS.items():
         require_in_range(name, getattr(job, name), limits)

@@ -26,6 +26,7 @@ ISSUE_MODELS = {
     *["llama3-8b", "llama3-70b", "llama3-405b", "megatron-1.7b", "megatron-3.6b", "megatron-7.5b"],
     *["megatron-18.4b", "megatron-39.1b", "megatron-76.1b", "megatron-145.6b", "megatron-310.1b"],
     *["megatron-529.6b", "megatron-1t"],
+    *["deepseek-v3", "mixtral-8x7b", "qwen3-235b-a22b", "t5-11b"],
 }
 ISSUE_CLUSTERS = {
     *["v100-16gb", "v100-32gb", "a100-40gb", "a100-80gb", "h100-80gb", "h200-141gb", "h800-80gb"],
@@ -50,7 +51,7 @@ def test_parameters_are_the_published_ones_within_their_rounding(name: str) -> N
     model = load_model(name)
     assert model.name == name
     assert model.published_parameters is not None
-    gap = abs(model.parameters - model.published_parameters)
+    gap = abs(model.main_parameters - model.published_parameters)
     assert gap <= half_last_digit(model.published_parameters)
 
 
@@ -80,6 +81,29 @@ def test_llama_counts_to_the_million(name: str, billions: str) -> None:
     assert f"{load_model(name).parameters / 1e9:.3f}" == billions
 
 
+@pytest.mark.parametrize(
+    ("name", "total", "prediction"),
+    [
+        ("deepseek-v3", 671_026_419_200, 11_610_068_224),
+        ("mixtral-8x7b", 46_702_792_704, 0),
+        ("qwen3-235b-a22b", 235_093_634_560, 0),
+        ("t5-11b", 11_307_321_344, 0),
+    ],
+)
+def test_counts_of_the_checkpoints(name: str, total: int, prediction: int) -> None:
+    """Elements of the checkpoints' tensors (a prediction block's copies of shared ones apart)."""
+    model = load_model(name)
+    assert (model.main_parameters, model.parameters - total) == (total, prediction)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("mixtral-8x7b", 12.9), ("qwen3-235b-a22b", 22), ("t5-11b", 11)]
+)
+def test_active_parameters_are_the_published_ones(name: str, billions: float) -> None:
+    active = load_model(name).active_parameters / 1e9
+    assert abs(active - billions) <= half_last_digit(billions)
+
+
 @pytest.mark.parametrize("name", model_names())
 def test_model_defaults_make_a_whole_job(name: str) -> None:
     model = load_model(name)
@@ -98,6 +122,10 @@ def test_model_defaults_make_a_whole_job(name: str) -> None:
         ("megatron-1t", 3072, 3072, 2048),
         ("llama3-405b", 16384, 2048, 8192),
         ("llama3-8b", 8, 128, 8192),
+        ("deepseek-v3", 2048, 15360, 4096),
+        ("qwen3-235b-a22b", 256, 2048, 4096),
+        ("mixtral-8x7b", 64, 256, 4096),
+        ("t5-11b", 32, 2048, 512),
     ],
 )
 def test_defaults_of_the_reference_jobs(name: str, devices: int, batch: int, sequence: int) -> None:
