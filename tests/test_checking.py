@@ -53,7 +53,7 @@ def job(memory_gib: float) -> CompleteJob:
 def codes_of_rules() -> set[str]:
     """First arguments of every ``Violation(...)`` in the exporters, read from the source."""
     folder = Path(base.__file__).parent
-    files = [*folder.glob("*.py"), folder.parent / "expert_rules.py"]
+    files = [*folder.glob("*.py"), folder.parent / "diagnosis" / "expert_rules.py"]
     return {
         str(node.args[0].value)
         for path in files

@@ -21,6 +21,7 @@ from ilp_parallel.specs.job import Attention, JobSpec, Optimizer, Precision, Sta
 from ilp_parallel.specs.layer_times import LAYER_TIME_LIMITS, MAX_LAYER_TIMES, LayerTime
 from ilp_parallel.specs.model import Experts, Kind, LatentAttention, ModelSpec, StateSpace
 from ilp_parallel.specs.rates import RATE_LIMITS
+from ilp_parallel.specs.tasks import check_task
 
 if TYPE_CHECKING:
     from ilp_parallel.specs.cluster import MatrixPrecision
@@ -206,6 +207,14 @@ def _require_priced(model: ModelSpec) -> None:
         )
 
 
+def _require_priced_job(job: JobSpec) -> None:
+    """Refuse what the cost layer would price as if all weights and pairs of tokens counted."""
+    parts = {"LoRA": job.task == "lora", "packed documents": len(job.document_lengths) > 1}
+    found = [name for name, present in parts.items() if present]
+    if found:
+        raise InputError("JOB_NOT_PRICED", f"the job has {', '.join(found)}", "leave it out")
+
+
 def check_model(model: ModelSpec) -> None:
     """Refuse a model whose shapes are out of range or disagree.
 
@@ -279,10 +288,13 @@ def check_job(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
     InputError
         With code OUT_OF_RANGE, UNKNOWN_CHOICE, SEQUENCE_LONGER_THAN_POSITIONS,
         PRECISION_NOT_ON_DEVICE, LAYER_TIME_TWICE, HEADS_NOT_DIVISIBLE_BY_TP,
-        LAYER_TIME_BEATS_PEAK or BLOCK_NOT_PRICED.
+        LAYER_TIME_BEATS_PEAK, BLOCK_NOT_PRICED, JOB_NOT_PRICED, or one of those of
+        :func:`~ilp_parallel.specs.tasks.check_task`.
     """
     _require_priced(model)
     _check_choices(job)
+    check_task(model, job)
+    _require_priced_job(job)
     for name, limits in JOB_LIMITS.items():
         require_in_range(name, getattr(job, name), limits)
     tokens = (1, MAX_TOKENS_PER_STEP)
