@@ -11,15 +11,14 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.block_lists import attention_blocks, with_blocks
 from ilp_parallel.specs.documents import did_you_mean, shown
 from ilp_parallel.specs.huggingface_experts import EXPERT_IMPORTERS
 from ilp_parallel.specs.huggingface_families import APPROXIMATED, DENSE_IMPORTERS
 from ilp_parallel.specs.huggingface_fields import integer
 from ilp_parallel.specs.huggingface_layers import (
-    attention_blocks,
     block_count,
     windows,
-    with_blocks,
 )
 from ilp_parallel.specs.huggingface_others import OTHER_IMPORTERS
 

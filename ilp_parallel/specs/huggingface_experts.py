@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.block_lists import attention_blocks, with_blocks
 from ilp_parallel.specs.documents import shown
 from ilp_parallel.specs.huggingface_families import APPROXIMATED, given, llama
 from ilp_parallel.specs.huggingface_fields import activation, flag, head_dim, integer, number
 from ilp_parallel.specs.huggingface_layers import (
-    attention_blocks,
     block_count,
     windows,
-    with_blocks,
 )
 
 if TYPE_CHECKING:
