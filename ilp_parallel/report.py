@@ -138,7 +138,7 @@ def plan_text(plan: Plan) -> str:
         f"pipeline {g.pipeline}",
         f"tensor {g.tensor}" + (" + sequence parallel" if g.sequence_parallel else ""),
         f"data {g.data}",
-        f"context {g.context}, expert 1 (expert tensor 1)",
+        f"context {g.context}, expert {g.expert} (expert tensor {g.expert_tensor})",
         f"microbatch {g.microbatch} x {g.microbatches}",
         g.schedule + (f", {g.chunks} chunks per device" if g.chunks > 1 else ""),
     ]

@@ -24,6 +24,15 @@ _KINDS: Limits = (0, 64)
 """Least and largest sizes of blocks (chosen)."""
 
 
+def block_text(model: ModelSpec) -> str:
+    """How many blocks of which kind, for instance ``3 dense + 58 moe + 1 mtp``."""
+    if not model.kinds:
+        return f"{model.layers} {'moe' if model.experts else 'dense'}"
+    counts = [model.order.count(index) for index in range(len(model.kinds))]
+    pairs = zip(counts, model.kinds, strict=True)
+    return " + ".join(f"{count} {kind.name}" for count, kind in pairs)
+
+
 def block_sizes(model: ModelSpec) -> Iterator[tuple[str, int, Limits]]:
     """Name, value and limits of every size that only some models have."""
     yield "number of kinds", len(model.kinds), _KINDS

@@ -298,8 +298,12 @@ class ModelSpec:
     @property
     def main_parameters(self) -> int:
         """Parameters without prediction blocks, which makers leave out of the size they publish."""
-        views = (self.of_kind(index) for index in range(self.kind_count))
-        return self.parameters - sum(v.layers * v.layer_parameters for v in views if v.predicts)
+        return self._blocks("layer_parameters", main=True) + self._ends
+
+    @property
+    def main_active_parameters(self) -> int:
+        """Parameters that a token passes, prediction blocks left out."""
+        return self._blocks("active_layer_parameters", main=True) + self._ends
 
     @property
     def encoder_decoder(self) -> bool:
@@ -313,7 +317,10 @@ class ModelSpec:
         norm = self.norm_vectors * self.hidden * self.encoder_decoder
         return self.embedding_parameters + self.head_parameters + positions + norm
 
-    def _blocks(self, what: Literal["layer_parameters", "active_layer_parameters"]) -> int:
-        """Sum over all blocks."""
-        views = (self.of_kind(index) for index in range(self.kind_count))
-        return sum(view.layers * getattr(view, what) for view in views)
+    def _blocks(
+        self, what: Literal["layer_parameters", "active_layer_parameters"], main: bool = False
+    ) -> int:
+        """Sum over all blocks, or over those that predict no further tokens."""
+        views = [self.of_kind(index) for index in range(self.kind_count)]
+        kept = [view for view in views if not (main and view.predicts)]
+        return sum(view.layers * getattr(view, what) for view in kept)
