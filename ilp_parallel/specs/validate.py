@@ -347,9 +347,11 @@ def _check_layer_times(model: ModelSpec, job: JobSpec, peak_flops: float) -> Non
 
 
 def _check_peak(model: ModelSpec, time: LayerTime, peak_flops: float) -> None:
-    """Refuse a time in which the matrices of a block cannot be multiplied on this device."""
+    """Refuse a time in which the matrices of no kind of block can be multiplied on this device."""
     tokens = time.microbatch * time.sequence_length
-    forward_s = 2.0 * tokens * model.layer_matrix_parameters / time.tensor / peak_flops
+    kinds = range(model.kind_count)
+    fewest = min(model.of_kind(index).layer_matrix_parameters for index in kinds)
+    forward_s = 2.0 * tokens * fewest / time.tensor / peak_flops
     for name, seconds, least in (
         ("forward_s", time.forward_s, forward_s),
         ("backward_s", time.backward_s, 2 * forward_s),
