@@ -388,7 +388,7 @@ def test_the_world_that_thirty_two_expert_ranks_need() -> None:
     assert answers == {32: wrong, 64: set(), 96: wrong, 128: set()}
 
 
-def test_experts_are_refused_by_name_where_a_plan_is_wanted() -> None:
+def test_experts_are_read_and_refused_where_a_price_is_wanted() -> None:
     """modelscope/ms-swift#9403: the groups are right; bytes of experts cannot be priced yet."""
     words = f"--num-layers 94 {expert_words(tp=4, pp=2, ep=8, etp=1, experts=128)}"
     assert codes(f"{words} --global-batch-size 16", 32) == set()
@@ -399,5 +399,5 @@ def test_experts_are_refused_by_name_where_a_plan_is_wanted() -> None:
     run = ForeignRun([(text, "run")], "megatron", load_cluster("h100-80gb:4x8"), None, 151936, {})
     with pytest.raises(InputError) as caught:
         subject_of_file(run, "megatron", "megatron")
-    assert caught.value.code == "MEGATRON_FLAG_NOT_READ"
-    assert "--num-experts" in caught.value.message
+    assert caught.value.code == "BLOCK_NOT_PRICED"
+    assert "experts" in caught.value.message

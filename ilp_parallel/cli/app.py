@@ -241,7 +241,11 @@ def write_lp(name: str, model: str, output: str, **words: object) -> None:
 @cli.command()
 @output_options
 def models(output: str, style: Format | None) -> None:
-    """List the model presets."""
+    """List the model presets: blocks by kind, parameters in all and those that a token passes.
+
+    Prediction blocks are not among the parameters, as in the sizes that makers publish.
+    """
+    from ilp_parallel.specs.blocks import block_text
     from ilp_parallel.specs.readers import load_model, model_names
 
     rows = []
@@ -250,8 +254,9 @@ def models(output: str, style: Format | None) -> None:
         rows.append(
             (
                 name,
-                f"{spec.parameters / 1e9:.2f}",
-                str(spec.layers),
+                f"{spec.main_parameters / 1e9:.2f}",
+                f"{spec.main_active_parameters / 1e9:.2f}",
+                block_text(spec),
                 str(spec.hidden),
                 str(spec.heads),
                 spec.default_cluster or "",
@@ -259,7 +264,10 @@ def models(output: str, style: Format | None) -> None:
                 str(spec.default_sequence or ""),
             )
         )
-    header = ("model", "B parameters", "layers", "hidden", "heads", "cluster", "batch", "seq")
+    header = (
+        *("model", "B parameters", "B active", "blocks", "hidden", "heads"),
+        *("cluster", "batch", "seq"),
+    )
     _listing("model presets and their default jobs", header, rows, output, style)
 
 

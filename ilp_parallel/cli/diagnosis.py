@@ -394,6 +394,7 @@ def _subject(
 
 def _foreign_run(file: str, form: str, words: dict[str, object]) -> ForeignRun:
     """A file of another program with the options that go with it."""
+    from ilp_parallel.cli.options import task_words
     from ilp_parallel.diagnosis.check_subjects import ForeignRun
     from ilp_parallel.specs.documents import read_text
     from ilp_parallel.specs.overrides import reserve_bytes, with_links
@@ -407,6 +408,7 @@ def _foreign_run(file: str, form: str, words: dict[str, object]) -> ForeignRun:
     names = {"batch": "global_batch", "sequence": "sequence_length"}
     kept = ("batch", "sequence", "precision", "optimizer", "attention", "norm_kernel", "stack")
     given = {names.get(n, n): words[n] for n in kept if words.get(n) is not None}
+    given |= task_words(words)[0]
     for name in ("profile", "layer_times", "nccl_intra", "nccl_inter"):
         if words.get(name) is not None:
             option = f"--{name.replace('_', '-')}"

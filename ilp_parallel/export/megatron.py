@@ -131,6 +131,8 @@ def _not_expressible(plan: Plan) -> Iterator[str]:
 def lacks(plan: Plan) -> Iterator[str]:
     """What has no option, recomputation and precision left aside."""
     yield from _model_not_expressible(plan.model)
+    if plan.job.task == "lora":
+        yield "LoRA"
     zeros = sorted({strategy.zero for strategy in plan.strategies})
     if len(zeros) > 1:
         yield f"ZeRO differs between layers ({', '.join(zeros)})"
@@ -147,6 +149,19 @@ def lacks(plan: Plan) -> Iterator[str]:
 
 
 def _model_not_expressible(model: ModelSpec) -> Iterator[str]:
+    parts = {
+        "mixtures of experts": model.has_experts,
+        "kinds of blocks": bool(model.kinds),
+        "latent attention": model.latent is not None,
+        "a state space": model.state_space is not None,
+        "windows": model.window != 0,
+        "bidirectional attention": not model.causal,
+        "relative positions": model.position_buckets != 0,
+        "token types": model.token_types != 0,
+        "a transform before the output matrix": model.output_transform,
+        "attention sinks": model.attention_sinks,
+    }
+    yield from (name for name, present in parts.items() if present)
     if model.embedding_norm:
         yield "norm after the embedding"
     if model.projection_bias != model.mlp_bias:
@@ -221,6 +236,8 @@ def _model_words(model: ModelSpec) -> Iterator[str]:
     yield from ("--kv-channels", str(model.head_dim))
     if model.kv_heads != model.heads:
         yield from ("--group-query-attention", "--num-query-groups", str(model.kv_heads))
+    if model.qk_norm:
+        yield "--qk-layernorm"
     if model.gated_mlp:
         yield "--swiglu"
     yield from ("--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm")

@@ -1,7 +1,8 @@
 """Megatron-LM's compact notation of pipeline stages (``--pipeline-model-parallel-layout``).
 
-``E`` is the embedding, ``t`` a decoder layer, ``L`` the loss; ``|`` separates virtual stages in
-model order; commas mean nothing; ``x*n`` repeats a symbol and ``(...)*n`` a group, groups first.
+``E`` is the embedding, ``t`` a decoder layer, ``m`` one that predicts further tokens (after all
+others), ``L`` the loss; ``|`` separates virtual stages in model order; commas mean nothing; ``x*n``
+repeats a symbol and ``(...)*n`` a group, groups first.
 Source: Megatron-LM commit d98e8a64, docs/user-guide/features/pipeline_parallel_layout.md and
 megatron/core/transformer/pipeline_parallel_layer_layout.py, lines 283-321.
 """
@@ -15,7 +16,7 @@ from ilp_parallel.errors import InputError
 from ilp_parallel.specs.documents import shown
 
 _GROUP = re.compile(r"\(([^()]*)\)\*([0-9]{1,6})")
-_SYMBOL = re.compile(r"([EtL|])\*([0-9]{1,6})")
+_SYMBOL = re.compile(r"([EtmL|])\*([0-9]{1,6})")
 _LARGEST = 1_000_000  # symbols; far above any model, far below what hurts
 
 
@@ -41,13 +42,13 @@ def read_layout(text: str) -> tuple[int, ...]:
         first or the loss not last.
     """
     expanded = _expand(_SYMBOL, _expand(_GROUP, text.replace(",", "")))
-    if not re.fullmatch(r"Et+(\|t+)*L", expanded):
+    if not re.fullmatch(r"Et+(\|t+)*(\|?m+)?L", expanded):
         raise InputError(
             "MALFORMED_LAYOUT",
             f"{shown(text)} is no list of non-empty stages from E to L",
-            "write E, layers t, stage ends |, then L",
+            "write E, layers t, stage ends |, prediction layers m if there are any, then L",
         )
-    return tuple(stage.count("t") for stage in expanded.split("|"))
+    return tuple(stage.count("t") + stage.count("m") for stage in expanded.split("|"))
 
 
 def _layers(size: int) -> str:

@@ -104,6 +104,8 @@ class ModelSpec:
     cross_attention: bool = False
     predicts: bool = False
     position_buckets: int = 0  # rows of a learned table of relative positions, one column a head
+    token_types: int = 0  # rows of a learned table of token types (bert)
+    output_transform: bool = False  # a dense layer before the output matrix, whose bias counts too
     kinds: tuple[Kind, ...] = ()
     order: tuple[int, ...] = ()  # [layers] index of each block's kind; empty without kinds
 
@@ -177,9 +179,13 @@ class ModelSpec:
 
     @property
     def norms(self) -> int:
-        """Hidden-size norms of one block: one before each of its parts."""
+        """Hidden-size norms of one block: one before each of its parts.
+
+        A prediction block has one for each of its two inputs and one before the output matrix
+        (Megatron-LM, ``megatron/core/transformer/multi_token_prediction.py``).
+        """
         parts = (self.mixer != "none", self.cross_attention, bool(self.ffn_hidden or self.experts))
-        return sum(parts) + 2 * self.predicts
+        return sum(parts) + 3 * self.predicts
 
     @property
     def attention_matrix_parameters(self) -> int:
@@ -268,15 +274,16 @@ class ModelSpec:
 
     @property
     def embedding_parameters(self) -> int:
-        """Token and position tables and the norm after them (vocabulary not padded)."""
+        """Token, position and type tables and the norm after them (vocabulary not padded)."""
         norm = self.norm_vectors * self.hidden * self.embedding_norm
-        return (self.vocab + self.learned_positions) * self.hidden + norm
+        return (self.vocab + self.learned_positions + self.token_types) * self.hidden + norm
 
     @property
     def head_parameters(self) -> int:
-        """Final norm and, where not tied, the output matrix."""
+        """Final norm, what transforms its input and, where not tied, the output matrix."""
         output = 0 if self.tied_embeddings else self.vocab * self.hidden
-        return self.norm_vectors * self.hidden + output
+        transform = (self.hidden + 1) * self.hidden + self.vocab
+        return self.norm_vectors * self.hidden + output + transform * self.output_transform
 
     @property
     def parameters(self) -> int:
@@ -289,11 +296,31 @@ class ModelSpec:
         return self._blocks("active_layer_parameters") + self._ends
 
     @property
-    def _ends(self) -> int:
-        positions = self.position_buckets * self.heads
-        return self.embedding_parameters + self.head_parameters + positions
+    def main_parameters(self) -> int:
+        """Parameters without prediction blocks, which makers leave out of the size they publish."""
+        return self._blocks("layer_parameters", main=True) + self._ends
 
-    def _blocks(self, what: Literal["layer_parameters", "active_layer_parameters"]) -> int:
-        """Sum over all blocks."""
-        views = (self.of_kind(index) for index in range(self.kind_count))
-        return sum(view.layers * getattr(view, what) for view in views)
+    @property
+    def main_active_parameters(self) -> int:
+        """Parameters that a token passes, prediction blocks left out."""
+        return self._blocks("active_layer_parameters", main=True) + self._ends
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether blocks look at the output of others, which have a final norm of their own."""
+        return self.cross_attention or any(kind.cross_attention for kind in self.kinds)
+
+    @property
+    def _ends(self) -> int:
+        """Embedding and head; relative positions of each stack; the encoder's final norm."""
+        positions = self.position_buckets * self.heads * (1 + self.encoder_decoder)
+        norm = self.norm_vectors * self.hidden * self.encoder_decoder
+        return self.embedding_parameters + self.head_parameters + positions + norm
+
+    def _blocks(
+        self, what: Literal["layer_parameters", "active_layer_parameters"], main: bool = False
+    ) -> int:
+        """Sum over all blocks, or over those that predict no further tokens."""
+        views = [self.of_kind(index) for index in range(self.kind_count)]
+        kept = [view for view in views if not (main and view.predicts)]
+        return sum(view.layers * getattr(view, what) for view in kept)

@@ -14,18 +14,31 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 import msgspec
 
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.blocks import block_sizes, disagreement
 from ilp_parallel.specs.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from ilp_parallel.specs.documents import did_you_mean, shown
 from ilp_parallel.specs.job import Attention, JobSpec, Optimizer, Precision, Stack
 from ilp_parallel.specs.layer_times import LAYER_TIME_LIMITS, MAX_LAYER_TIMES, LayerTime
-from ilp_parallel.specs.model import ModelSpec
+from ilp_parallel.specs.model import Experts, Kind, LatentAttention, ModelSpec, StateSpace
 from ilp_parallel.specs.rates import RATE_LIMITS
+from ilp_parallel.specs.tasks import check_task
 
 if TYPE_CHECKING:
     from ilp_parallel.specs.cluster import MatrixPrecision
     from ilp_parallel.specs.documents import Document
 
 Spec = TypeVar("Spec", ModelSpec, ClusterSpec, JobSpec)
+Part = (
+    ModelSpec
+    | ClusterSpec
+    | JobSpec
+    | DeviceSpec
+    | LinkSpec
+    | Experts
+    | LatentAttention
+    | StateSpace
+    | Kind
+)
 
 MODEL_LIMITS: dict[str, tuple[int, int]] = {
     "layers": (1, 10**4),
@@ -33,9 +46,10 @@ MODEL_LIMITS: dict[str, tuple[int, int]] = {
     "heads": (1, 1 << 16),
     "kv_heads": (1, 1 << 16),
     "head_dim": (1, 1 << 14),
-    "ffn_hidden": (1, 1 << 22),
+    "ffn_hidden": (0, 1 << 22),
     "vocab": (1, 1 << 24),
     "learned_positions": (0, 1 << 24),
+    "token_types": (0, 1 << 16),
     "default_batch": (1, 1 << 30),
     "default_sequence": (1, 1 << 30),
 }
@@ -94,9 +108,29 @@ def to_model(data: Document, origin: str) -> ModelSpec:
     InputError
         If a field is missing, unknown, mistyped or out of range, or if they disagree.
     """
+    _require_block_fields(data, shown(origin))
+    kinds = data.get("kinds")
+    for i, kind in enumerate(kinds if isinstance(kinds, list) else ()):
+        if isinstance(kind, dict):
+            where = f"{shown(origin)}: kinds[{i}]"
+            _require_fields(kind, Kind, where)
+            _require_block_fields(kind, where)
     model = _convert(data, ModelSpec, origin)
     check_model(model)
     return model
+
+
+def _require_block_fields(data: Document, name: str) -> None:
+    """The fields of what a block may have, all of them known."""
+    parts: tuple[tuple[str, type[Part]], ...] = (
+        ("experts", Experts),
+        ("latent", LatentAttention),
+        ("state_space", StateSpace),
+    )
+    for part, kind in parts:
+        value = data.get(part)
+        if isinstance(value, dict):
+            _require_fields(value, kind, f"{name}: {part}")
 
 
 def to_cluster(data: Document, origin: str) -> ClusterSpec:
@@ -131,9 +165,7 @@ def _type_fix(reason: str) -> str:
     return "give a value of the expected type"
 
 
-def _require_fields(
-    data: Document, kind: type[ModelSpec | ClusterSpec | JobSpec | DeviceSpec | LinkSpec], name: str
-) -> None:
+def _require_fields(data: Document, kind: type[Part], name: str) -> None:
     """Every field known, every field without a default there."""
     known = {field.name: field.default is MISSING for field in fields(kind)}
     for key in data:
@@ -178,16 +210,24 @@ def _require_priced(model: ModelSpec) -> None:
         )
 
 
+def _require_priced_job(job: JobSpec) -> None:
+    """Refuse what the cost layer would price as if all weights and pairs of tokens counted."""
+    parts = {"LoRA": job.task == "lora", "packed documents": len(job.document_lengths) > 1}
+    found = [name for name, present in parts.items() if present]
+    if found:
+        raise InputError("JOB_NOT_PRICED", f"the job has {', '.join(found)}", "leave it out")
+
+
 def check_model(model: ModelSpec) -> None:
     """Refuse a model whose shapes are out of range or disagree.
 
     Raises
     ------
     InputError
-        With code OUT_OF_RANGE, BAD_NAME, KV_HEADS_DO_NOT_DIVIDE_HEADS or BLOCK_NOT_PRICED.
+        With code OUT_OF_RANGE, BAD_NAME, KV_HEADS_DO_NOT_DIVIDE_HEADS, or one of those of
+        :func:`~ilp_parallel.specs.blocks.disagreement`.
     """
     _check_name(model.name)
-    _require_priced(model)
     for name, limits in MODEL_LIMITS.items():
         value: int | None = getattr(model, name)
         if value is not None:
@@ -198,6 +238,11 @@ def check_model(model: ModelSpec) -> None:
             f"heads={model.heads}, kv_heads={model.kv_heads}",
             f"use kv_heads={math.gcd(model.heads, model.kv_heads)}",
         )
+    for name, size, limits in block_sizes(model):
+        require_in_range(name, size, limits)
+    wrong = disagreement(model)
+    if wrong is not None:
+        raise wrong
     require_in_range("parameters", model.parameters, (1, MAX_PARAMETERS))
     if model.published_parameters is not None:
         require_in_range("published_parameters", model.published_parameters, (1, MAX_PARAMETERS))
@@ -248,10 +293,14 @@ def check_job(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
     ------
     InputError
         With code OUT_OF_RANGE, UNKNOWN_CHOICE, SEQUENCE_LONGER_THAN_POSITIONS,
-        PRECISION_NOT_ON_DEVICE, LAYER_TIME_TWICE, HEADS_NOT_DIVISIBLE_BY_TP or
-        LAYER_TIME_BEATS_PEAK.
+        PRECISION_NOT_ON_DEVICE, LAYER_TIME_TWICE, HEADS_NOT_DIVISIBLE_BY_TP,
+        LAYER_TIME_BEATS_PEAK, BLOCK_NOT_PRICED, JOB_NOT_PRICED, or one of those of
+        :func:`~ilp_parallel.specs.tasks.check_task`.
     """
+    _require_priced(model)
     _check_choices(job)
+    check_task(model, job)
+    _require_priced_job(job)
     for name, limits in JOB_LIMITS.items():
         require_in_range(name, getattr(job, name), limits)
     tokens = (1, MAX_TOKENS_PER_STEP)
@@ -304,9 +353,11 @@ def _check_layer_times(model: ModelSpec, job: JobSpec, peak_flops: float) -> Non
 
 
 def _check_peak(model: ModelSpec, time: LayerTime, peak_flops: float) -> None:
-    """Refuse a time in which the matrices of a block cannot be multiplied on this device."""
+    """Refuse a time in which the matrices of no kind of block can be multiplied on this device."""
     tokens = time.microbatch * time.sequence_length
-    forward_s = 2.0 * tokens * model.layer_matrix_parameters / time.tensor / peak_flops
+    kinds = range(model.kind_count)
+    fewest = min(model.of_kind(index).layer_matrix_parameters for index in kinds)
+    forward_s = 2.0 * tokens * fewest / time.tensor / peak_flops
     for name, seconds, least in (
         ("forward_s", time.forward_s, forward_s),
         ("backward_s", time.backward_s, 2 * forward_s),

@@ -53,7 +53,7 @@ def test_a_good_job_passes() -> None:
 def test_blocks_without_prices_are_refused(change: dict[str, object]) -> None:
     """They would be priced as dense ones, and the optimum would be one of another model."""
     model = replace(load_model("llama3-8b"), **change)
-    assert code_of(check_model, model) == "BLOCK_NOT_PRICED"
+    assert code_of(check_job, model, load_cluster("h100"), JOB) == "BLOCK_NOT_PRICED"
 
 
 @pytest.mark.parametrize(
