@@ -52,12 +52,30 @@ class InstanceBuilder:
         self.space = space
         self._pins = pins
         self._allowed: dict[int, BoolArray] = {}
+        self._possible: dict[int, bool] = {}
         self._names: dict[int, tuple[str, ...]] = {}
         self._policies: dict[tuple[int, int], tuple[Policy, ...] | None] = {}
         self._choices: dict[tuple[object, ...], Choices | None] = {}
         self._layer_class = np.array(costs.model.layer_kinds, dtype=np.int64)
         self._per_kind = np.bincount(self._layer_class, minlength=costs.model.kind_count).tolist()
         self._tick_s = costs.job.tick_ns * 1e-9
+
+    def block_floor(self, configuration: Configuration) -> int | None:
+        """As :meth:`work_floor`, without recomputation and ZeRO: no layer table is priced.
+
+        Never above it, since both only add to forward and backward of a block.
+        """
+        g, tick_s = configuration, self._tick_s
+        if not self._any_allowed(self.costs.strategies(g)):
+            return None
+        groups = [
+            (count, ((math.ceil(forward_s / tick_s) + math.ceil(backward_s / tick_s), 0),))
+            for count, (forward_s, backward_s) in zip(
+                self._per_kind, self.costs.blocks_s(g), strict=True
+            )
+        ]
+        objective = objective_of(g.schedule, g.microbatches, g.chunks)
+        return objective.ticks(work_floor(objective, groups, g.pipeline, self._end_ticks(g)))
 
     def work_floor(self, configuration: Configuration) -> int | None:
         """Ticks that no plan can beat, by the work alone; None if no strategy is allowed.
@@ -82,10 +100,14 @@ class InstanceBuilder:
         choices = self._choices[key]
         if choices is None:
             return None
+        return choices, self._end_ticks(configuration)
+
+    def _end_ticks(self, configuration: Configuration) -> int:
+        """Ticks of the ends per microbatch, rounded down."""
         work = self.costs.end_work(configuration)
         ends = math.floor((work.embedding_forward_s + work.head_forward_s) / self._tick_s)
         ends += math.floor((work.embedding_backward_s + work.head_backward_s) / self._tick_s)
-        return choices, ends
+        return ends
 
     def _undominated_times(self, configuration: Configuration) -> Choices | None:
         """Of each kind, (time, tail) of the allowed strategies that no other one beats in both."""
@@ -173,6 +195,14 @@ class InstanceBuilder:
             row = np.array([_allowed(self.space, self._pins, strategy) for strategy in strategies])
             self._allowed[key] = np.tile(row, (self.costs.model.kind_count, 1))
         return self._allowed[key]
+
+    def _any_allowed(self, strategies: tuple[Strategy, ...]) -> bool:
+        """Whether every kind of block has an allowed strategy."""
+        key = len(strategies)
+        if key not in self._possible:
+            allowed = self._allowed_strategies(strategies)
+            self._possible[key] = bool(allowed.any(axis=1).all())
+        return self._possible[key]
 
     def _policies_of(
         self, strategies: tuple[Strategy, ...], largest_stage: int

@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from formulations import PIPELINE
 from ilp_parallel.baselines.two_level_dp import Optimum, two_level_dp
 from ilp_parallel.bounds import (
     Multipliers,
@@ -37,9 +36,9 @@ from ilp_parallel.certificate import (
     closed_by,
 )
 from ilp_parallel.costs.model import CostModel
-from ilp_parallel.errors import InputError
 from ilp_parallel.instances import InstanceBuilder, plan_of
 from ilp_parallel.problems.pipeline import evaluate
+from ilp_parallel.programs import get_formulation, require_applicable
 from ilp_parallel.solvers.outcome import SolveOptions
 from ilp_parallel.solvers.registry import get_solver
 from ilp_parallel.spaces import (
@@ -53,7 +52,6 @@ from ilp_parallel.spaces import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from formulations.base import Formulation
     from ilp_parallel.configuration import Configuration
     from ilp_parallel.plan import Plan
     from ilp_parallel.problems.pipeline import PipelineInstance, Schedule
@@ -61,9 +59,6 @@ if TYPE_CHECKING:
     from ilp_parallel.specs.cluster import ClusterSpec
     from ilp_parallel.specs.job import JobSpec
     from ilp_parallel.specs.model import ModelSpec
-
-FORMULATIONS = tuple(PIPELINE)
-"""Names of the formulations, weakest relaxation first."""
 
 ANY_SCHEDULE: tuple[Schedule, ...] = ("1f1b", "interleaved", "gpipe")
 
@@ -155,6 +150,7 @@ class _Candidate:
     index: int
     configuration: Configuration
     bound: int
+    floored: bool = False  # whether all that decides its work was priced
     instance: PipelineInstance | None = None  # built when it is refined for the first time
     multipliers: Multipliers | None = None
     untried: list[Callable[[PipelineInstance], tuple[int, Multipliers] | None]] = field(
@@ -189,6 +185,9 @@ class _Search:
             self._report(bound)
             if self._incumbent is not None and bound >= self._incumbent[0]:
                 self._close(candidate)
+            elif not candidate.floored:
+                self._price(candidate)
+                self._push(candidate)
             elif candidate.instance is None:
                 self._build(candidate)
                 self._push(candidate)
@@ -220,12 +219,18 @@ class _Search:
             raise no_configuration(self._refusals, options.pins)
 
     def _bound(self, index: int, configuration: Configuration) -> None:
-        bound = self._builder.work_floor(configuration)
+        bound = self._builder.block_floor(configuration)
         if bound is None:
             self._fates[index] = NoStrategy(configuration.name)
             return
         self._rounding[index] = self._builder.rounding_ticks(configuration)
         self._push(_Candidate(index, configuration, bound))
+
+    def _price(self, candidate: _Candidate) -> None:
+        """Let the bound by all of the work replace the one by the work of blocks."""
+        bound = self._builder.work_floor(candidate.configuration)
+        candidate.bound = candidate.bound if bound is None else bound
+        candidate.floored = True
 
     def _build(self, candidate: _Candidate) -> None:
         """Build the instance, and let its work bound replace the quick one."""
@@ -396,52 +401,3 @@ def _status(objective: int | None, open_bound: int | None) -> SearchStatus:
     if objective is None:
         return "infeasible" if open_bound is None else "unknown"
     return "optimal" if open_bound is None or open_bound >= objective else "feasible"
-
-
-def get_formulation(name: str) -> Formulation:
-    """The formulation of that name.
-
-    Raises
-    ------
-    InputError
-        ``UNKNOWN_FORMULATION``.
-    """
-    if name not in PIPELINE:
-        raise InputError(
-            "UNKNOWN_FORMULATION", f"no formulation {name!r}", f"use one of {', '.join(PIPELINE)}"
-        )
-    return PIPELINE[name]
-
-
-def require_applicable(formulation: Formulation, instance: PipelineInstance) -> None:
-    """Refuse a pair of formulation and instance before anything is built.
-
-    Raises
-    ------
-    InputError
-        With the formulation's own reason code.
-    """
-    reason = formulation.refuses(instance)
-    if reason is not None:
-        code, _, sentence = reason.partition(": ")
-        raise InputError(code, sentence.partition("; ")[0], "use --formulation interval")
-
-
-def solve_configuration(
-    instance: PipelineInstance,
-    formulation: str,
-    solver: str,
-    cutoff: int | None = None,
-    time_limit_s: float | None = None,
-) -> Outcome:
-    """Solve one instance once.
-
-    Raises
-    ------
-    InputError
-        Unknown names, or a formulation that does not apply.
-    """
-    chosen = get_formulation(formulation)
-    require_applicable(chosen, instance)
-    options = SolveOptions(time_limit_s=time_limit_s)
-    return get_solver(solver)(chosen.build(instance, cutoff), options)

@@ -242,6 +242,8 @@ RULES: dict[str, str] = {
     "EXPERTS_NEED_SEQUENCE_PARALLEL": "use a sequence that tp divides, or tp=1",
     "CP_NOT_IN_SPACE": "use a space with context parallelism, such as megatron",
     "CP_NEEDS_FLASH_ATTENTION": "use --attention flash",
+    "STATE_SPACE_NOT_DIVISIBLE_BY_TP": "use a tp that divides heads and groups of the state space",
+    "CP_NOT_FOR_ENCODER_DECODER": "use cp=1",
     "CP_NOT_IN_STACK": f"use --stack {', '.join(RING_STACKS)}",
     "SEQUENCE_NOT_DIVISIBLE_BY_CP": "use a sequence that is a multiple of 2 cp (16 cp at fp8)",
     "CP_SHARE_TOO_SHORT": f"use a cp that leaves a rank {CONTEXT_TOKENS} tokens of a sequence",
@@ -285,9 +287,9 @@ def enumerate_configurations(
     """
     if not schedules:
         raise InputError("NO_SCHEDULE", "no schedule is left to search", "name one schedule")
-    contexts = context_degrees(cluster, job, space)
+    contexts = context_degrees(model, cluster, job, space)
     for context in _powers_of_two(cluster.devices):
-        code = context_rule(job, space, context)
+        code = context_rule(model, job, space, context)
         if code is not None:
             yield Refusal(f"cp={context}", code)
     for degrees in _all_degrees(cluster.devices, contexts):
@@ -305,9 +307,12 @@ def enumerate_configurations(
             )
 
 
-def context_degrees(cluster: ClusterSpec, job: JobSpec, space: Space) -> list[int]:
+def context_degrees(
+    model: ModelSpec, cluster: ClusterSpec, job: JobSpec, space: Space
+) -> list[int]:
     """The context degrees of a space, in rising order: powers of two that divide the devices."""
-    return [c for c in _powers_of_two(cluster.devices) if context_rule(job, space, c) is None]
+    every = _powers_of_two(cluster.devices)
+    return [c for c in every if context_rule(model, job, space, c) is None]
 
 
 def _all_degrees(devices: int, contexts: list[int]) -> Iterator[Degrees]:

@@ -9,19 +9,7 @@ from ilp_parallel.jobs import JobRequest, complete_job
 from ilp_parallel.specs.readers import load_cluster, load_model, model_names
 
 
-def is_dense_decoder(name: str) -> bool:
-    model = load_model(name)
-    return not (model.kinds or model.has_experts) and model.causal
-
-
-@pytest.mark.parametrize("name", [name for name in model_names() if not is_dense_decoder(name)])
-def test_presets_without_prices_are_refused(name: str) -> None:
-    with pytest.raises(InputError) as caught:
-        complete_job(JobRequest(model=name))
-    assert caught.value.code == "BLOCK_NOT_PRICED"
-
-
-@pytest.mark.parametrize("name", list(filter(is_dense_decoder, model_names())))
+@pytest.mark.parametrize("name", model_names())
 def test_every_preset_is_a_complete_job(name: str) -> None:
     job = complete_job(JobRequest(model=name))
     model = load_model(name)

@@ -210,7 +210,7 @@ def list_formulations(output: str, style: Format | None) -> None:
 def show_formulation(name: str) -> None:
     """Print the mathematics of a formulation."""
     from formulations import PIPELINE_CHOICE
-    from ilp_parallel.planner import get_formulation
+    from ilp_parallel.programs import get_formulation
 
     formulation = PIPELINE_CHOICE.get(name) or get_formulation(name)
     module = sys.modules[type(formulation).__module__]
@@ -226,7 +226,8 @@ def show_formulation(name: str) -> None:
 def write_lp(name: str, model: str, output: str, **words: object) -> None:
     """Write the program of MODEL's winning configuration as a readable .lp file."""
     from ilp_parallel.lp_text import write_lp as lp_text
-    from ilp_parallel.planner import get_formulation, require_applicable, search
+    from ilp_parallel.planner import search
+    from ilp_parallel.programs import get_formulation, require_applicable
 
     formulation = get_formulation(name)
     job = complete_job(job_request(model, words))
@@ -316,7 +317,8 @@ def _listing(
 
 def _cross_check(answer: Answer) -> None:
     """Solve the winning configuration again with CP-SAT; a difference is an internal error."""
-    from ilp_parallel.planner import DisagreementError, solve_configuration
+    from ilp_parallel.planner import DisagreementError
+    from ilp_parallel.programs import solve_configuration
 
     if answer.result.instance is None or answer.result.certificate.plan is None:
         return

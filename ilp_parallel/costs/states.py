@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -95,7 +95,9 @@ class ZeroPart:
     """
 
     variants: tuple[Zero, ...]
-    state_bytes: FloatArray
+    weights_bytes: FloatArray
+    gradients_bytes: FloatArray
+    optimizer_bytes: FloatArray
     transient_bytes: FloatArray
     forward_traffic_s: FloatArray
     backward_traffic_s: FloatArray
@@ -103,17 +105,37 @@ class ZeroPart:
     next_forward_traffic_s: FloatArray
     optimizer_s: FloatArray
 
+    @property
+    def state_bytes(self) -> FloatArray:
+        """``[Z]`` weights, gradients and optimizer states."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    def __add__(self, other: ZeroPart) -> ZeroPart:
+        """Both weights of one block, whose variants are chosen together."""
+        names = [f.name for f in fields(ZeroPart)[1:]]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return ZeroPart(self.variants, **sums)
+
+
+def variants_of(ranks: int) -> tuple[Zero, ...]:
+    """Variants that weights held by so many ranks may have: one rank shards nothing."""
+    return ZERO_VARIANTS if ranks > 1 else ZERO_VARIANTS[:1]
+
 
 def zero_part(
-    costing: StateCosting, parameters: float, group: Group, weights_group: Group
+    costing: StateCosting,
+    parameters: float,
+    group: Group,
+    weights_group: Group,
+    variants: tuple[Zero, ...],
 ) -> ZeroPart:
-    """Price every variant for one block's ``parameters``.
+    """Price every variant for so many parameters of one block.
 
     ``group`` are the ranks that hold the same weights, ``weights_group`` the same ranks at the pace
-    of collectives over sharded weights.
+    of collectives over sharded weights. Where that is one rank, all variants are the first.
     """
-    variants = ZERO_VARIANTS if group.ranks > 1 else ZERO_VARIANTS[:1]
     recipe, ranks = costing.recipe, group.ranks
+    acting = variants if ranks > 1 else ZERO_VARIANTS[:1] * len(variants)
     scatter = group.gather_s(parameters * recipe.gradient)
     gather = weights_group.gather_s(parameters * recipe.gathered)
     refresh = group.gather_s(parameters * recipe.refreshed)
@@ -123,18 +145,22 @@ def zero_part(
     forward = {"3-keep": gather, "3-regather": gather}
     following = {"1": refresh, "2-buffer": refresh, "2-scatter": refresh}
 
+    states = [costing.state(parameters, z, ranks) for z in acting]
+
     def array(values: list[float]) -> FloatArray:
         return np.array(values, dtype=np.float64)
 
     return ZeroPart(
         variants=variants,
-        state_bytes=array([costing.state(parameters, z, ranks).total for z in variants]),
-        transient_bytes=array([costing.transient_bytes(parameters, z) for z in variants]),
-        forward_traffic_s=array([forward.get(z, 0.0) for z in variants]),
-        backward_traffic_s=array([backward.get(z, 0.0) for z in variants]),
-        last_backward_traffic_s=array([last.get(z, 0.0) for z in variants]),
-        next_forward_traffic_s=array([following.get(z, 0.0) for z in variants]),
-        optimizer_s=array([costing.optimizer_s(parameters, z, ranks) for z in variants]),
+        weights_bytes=array([state.weights for state in states]),
+        gradients_bytes=array([state.gradients for state in states]),
+        optimizer_bytes=array([state.optimizer for state in states]),
+        transient_bytes=array([costing.transient_bytes(parameters, z) for z in acting]),
+        forward_traffic_s=array([forward.get(z, 0.0) for z in acting]),
+        backward_traffic_s=array([backward.get(z, 0.0) for z in acting]),
+        last_backward_traffic_s=array([last.get(z, 0.0) for z in acting]),
+        next_forward_traffic_s=array([following.get(z, 0.0) for z in acting]),
+        optimizer_s=array([costing.optimizer_s(parameters, z, ranks) for z in acting]),
     )
 
 

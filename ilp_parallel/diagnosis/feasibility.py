@@ -204,7 +204,8 @@ def states_and_room(question: Question) -> tuple[Fraction, int]:
     per_parameter = Fraction(costs.states.state(1.0, "0", 1).total)
     alone = Configuration(1, 1, 1, 1, 1, 1, False, "1f1b")  # fewest communicators
     usable = costs.capacity_bytes(alone) + model.layers
-    return model.layers * model.layer_parameters * per_parameter, cluster.devices * usable
+    blocks = sum(view.layers * view.layer_parameters for view in model.views)
+    return blocks * per_parameter, cluster.devices * usable
 
 
 def _fitting(question: Question) -> tuple[Plan | None, tuple[tuple[str, int], ...]]:

@@ -139,6 +139,11 @@ class ModelSpec:
         )
 
     @property
+    def views(self) -> tuple[ModelSpec, ...]:
+        """The model with blocks of each kind only."""
+        return tuple(self.of_kind(index) for index in range(self.kind_count))
+
+    @property
     def has_experts(self) -> bool:
         """Whether any block has a mixture of experts."""
         return bool(self.all_experts)
@@ -163,6 +168,17 @@ class ModelSpec:
         return self.heads * self.head_dim
 
     @property
+    def score_width(self) -> int:
+        """Width of all query heads as they meet their keys, rotated parts included."""
+        rotated = self.latent.rope_head_dim if self.latent else 0
+        return self.heads * (self.head_dim + rotated)
+
+    @property
+    def context_width(self) -> int:
+        """Width of the outputs of all heads together."""
+        return self.heads * (self.latent.value_head_dim if self.latent else self.head_dim)
+
+    @property
     def kv_width(self) -> int:
         """Width of all key heads (or value heads) together."""
         return self.kv_heads * self.head_dim
@@ -184,8 +200,19 @@ class ModelSpec:
         A prediction block has one for each of its two inputs and one before the output matrix
         (Megatron-LM, ``megatron/core/transformer/multi_token_prediction.py``).
         """
-        parts = (self.mixer != "none", self.cross_attention, bool(self.ffn_hidden or self.experts))
-        return sum(parts) + 3 * self.predicts
+        return self.residuals + 3 * self.predicts
+
+    @property
+    def residuals(self) -> int:
+        """Parts of one block whose output is added to their input."""
+        mlp = bool(self.ffn_hidden or self.experts)
+        return (self.mixer != "none") + self.cross_attention + mlp
+
+    @property
+    def rotates(self) -> bool:
+        """Whether queries and keys of a block are rotated by their position."""
+        positions = self.learned_positions or self.position_buckets
+        return self.mixer == "attention" and not positions
 
     @property
     def attention_matrix_parameters(self) -> int:
@@ -219,9 +246,14 @@ class ModelSpec:
         """Parameters of one routed expert, biases included; 0 without experts."""
         if self.experts is None:
             return 0
-        width = self.experts.ffn_hidden
-        biases = (self.mlp_matrices_in * width + self.hidden) * self.mlp_bias
-        return (self.mlp_matrices_in + 1) * self.hidden * width + biases
+        biases = (self.mlp_matrices_in * self.experts.ffn_hidden + self.hidden) * self.mlp_bias
+        return self.expert_matrix_parameters + biases
+
+    @property
+    def expert_matrix_parameters(self) -> int:
+        """Parameters of one routed expert's matrices; 0 without experts."""
+        width = self.experts.ffn_hidden if self.experts else 0
+        return (self.mlp_matrices_in + 1) * self.hidden * width
 
     @property
     def routed_parameters(self) -> int:
@@ -236,6 +268,19 @@ class ModelSpec:
             attentions += self.hidden * (2 * self.query_width + 2 * self.kv_width)
         joined = 2 * self.hidden * self.hidden * self.predicts
         return attentions + self.dense_mlp_parameters + joined
+
+    @property
+    def active_matrix_parameters(self) -> int:
+        """Parameters of all matrices that a token passes: one pass for each loss there is."""
+        blocks = sum(view.layers * view.active_layer_matrix_parameters for view in self.views)
+        losses = 1 + sum(view.layers for view in self.views if view.predicts)
+        return blocks + losses * self.vocab * self.hidden
+
+    @property
+    def active_layer_matrix_parameters(self) -> int:
+        """Parameters of one block's matrices that a token passes."""
+        active = self.experts.active if self.experts else 0
+        return self.layer_matrix_parameters + self.expert_matrix_parameters * active
 
     @property
     def layer_vector_parameters(self) -> int:
@@ -321,6 +366,5 @@ class ModelSpec:
         self, what: Literal["layer_parameters", "active_layer_parameters"], main: bool = False
     ) -> int:
         """Sum over all blocks, or over those that predict no further tokens."""
-        views = [self.of_kind(index) for index in range(self.kind_count)]
-        kept = [view for view in views if not (main and view.predicts)]
+        kept = [view for view in self.views if not (main and view.predicts)]
         return sum(view.layers * getattr(view, what) for view in kept)

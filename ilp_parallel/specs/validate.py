@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 import msgspec
 
 from ilp_parallel.errors import InputError
-from ilp_parallel.specs.blocks import block_sizes, disagreement
+from ilp_parallel.specs.blocks import block_sizes, block_text, disagreement
 from ilp_parallel.specs.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from ilp_parallel.specs.documents import did_you_mean, shown
 from ilp_parallel.specs.job import Attention, JobSpec, Optimizer, Precision, Stack
@@ -188,28 +188,6 @@ def require_in_range(name: str, value: float, limits: tuple[float, float], unit:
     raise InputError("OUT_OF_RANGE", f"{name}={'huge' if huge else value}", fix)
 
 
-def _require_priced(model: ModelSpec) -> None:
-    """Refuse blocks that the cost layer has no prices for: it would take them for dense ones."""
-    parts = {
-        "experts": model.has_experts,
-        "kinds of blocks": bool(model.kinds or model.order),
-        "latent attention": model.latent is not None,
-        "a state space": model.state_space is not None or model.mixer != "attention",
-        "windows": model.window != 0,
-        "bidirectional attention": not model.causal,
-        "cross-attention": model.cross_attention,
-        "a prediction block": model.predicts,
-        "relative positions": model.position_buckets != 0,
-    }
-    found = [name for name, present in parts.items() if present]
-    if found:
-        raise InputError(
-            "BLOCK_NOT_PRICED",
-            f"{shown(model.name)} has {', '.join(found)}",
-            "use a decoder of equal dense blocks; others are not priced yet",
-        )
-
-
 def _require_priced_job(job: JobSpec) -> None:
     """Refuse what the cost layer would price as if all weights and pairs of tokens counted."""
     parts = {"LoRA": job.task == "lora", "packed documents": len(job.document_lengths) > 1}
@@ -294,10 +272,11 @@ def check_job(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
     InputError
         With code OUT_OF_RANGE, UNKNOWN_CHOICE, SEQUENCE_LONGER_THAN_POSITIONS,
         PRECISION_NOT_ON_DEVICE, LAYER_TIME_TWICE, HEADS_NOT_DIVISIBLE_BY_TP,
-        LAYER_TIME_BEATS_PEAK, BLOCK_NOT_PRICED, JOB_NOT_PRICED, or one of those of
+        LAYER_TIME_BEATS_PEAK, LAYER_TIMES_OF_SEVERAL_KINDS, SEVERAL_PREDICTION_BLOCKS,
+        JOB_NOT_PRICED, or one of those of
         :func:`~ilp_parallel.specs.tasks.check_task`.
     """
-    _require_priced(model)
+    _check_prediction(model)
     _check_choices(job)
     check_task(model, job)
     _require_priced_job(job)
@@ -329,9 +308,26 @@ def check_job(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
     _check_layer_times(model, job, peaks[needed])
 
 
+def _check_prediction(model: ModelSpec) -> None:
+    """One prediction block always lies beside the output matrix that it needs; more might not."""
+    blocks = sum(view.layers for view in model.views if view.predicts)
+    if blocks > 1:
+        raise InputError(
+            "SEVERAL_PREDICTION_BLOCKS",
+            f"{shown(model.name)} has {blocks} blocks that predict further tokens",
+            "plan the model with one of them",
+        )
+
+
 def _check_layer_times(model: ModelSpec, job: JobSpec, peak_flops: float) -> None:
     """Figures within their limits, one for each case, that this model and device can have."""
     require_in_range("number of layer_times", len(job.layer_times), (0, MAX_LAYER_TIMES))
+    if job.layer_times and (model.kind_count > 1 or model.has_experts):
+        raise InputError(
+            "LAYER_TIMES_OF_SEVERAL_KINDS",
+            f"layer times, but the blocks of {shown(model.name)} are {block_text(model)}",
+            "leave them out: they say neither the kind of a block nor its expert degree",
+        )
     seen: set[tuple[int, int, int]] = set()
     for i, time in enumerate(job.layer_times):
         for name, limits in LAYER_TIME_LIMITS.items():

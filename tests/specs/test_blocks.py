@@ -11,8 +11,8 @@ import pytest
 from ilp_parallel.errors import InputError
 from ilp_parallel.specs.model import Experts, Kind, LatentAttention, ModelSpec, StateSpace
 from ilp_parallel.specs.readers import data_root, load_model
-from ilp_parallel.specs.validate import check_job, check_model
-from tests.specs.test_validate import JOB, code_of
+from ilp_parallel.specs.validate import check_model
+from tests.specs.test_validate import code_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,26 +111,6 @@ def test_files_say_which_field_is_wrong(
         load_model(str(path))
     assert caught.value.code == code
     assert word in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"experts": Experts(8, 2, 14336)},
-        {"kinds": (DENSE,), "order": (0,) * 4},
-        {"window": 4096},
-        {"causal": False},
-        {"position_buckets": 32},
-        {"latent": LATENT},
-    ],
-)
-def test_blocks_without_prices_are_refused(change: dict[str, object]) -> None:
-    """They would be priced as dense ones, and the optimum would be one of another model."""
-    from ilp_parallel.specs.readers import load_cluster
-
-    model = replace(BASE, **change)  # type: ignore[arg-type]
-    check_model(model)
-    assert code_of(check_job, model, load_cluster("h100"), JOB) == "BLOCK_NOT_PRICED"
 
 
 def test_parts_of_blocks_are_counted_once() -> None:
