@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from ilp_parallel.baselines.heuristics import HEURISTICS, run_heuristic
 from ilp_parallel.baselines.two_level_dp import two_level_dp
 from ilp_parallel.bounds import lagrangian_bound, lagrangian_multipliers, work_bound
+from ilp_parallel.costs.breakdown import flops_per_parameter
 from ilp_parallel.costs.hardware import Machine
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
@@ -151,8 +152,8 @@ def bound_rungs(
 def roofline_s(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> float | None:
     """Seconds that the matrix multiplications alone take on all devices at their dense peak.
 
-    Six operations per token and matrix parameter that it passes (the output matrix included),
-    spread evenly.
+    Six operations (four of a frozen one) per token and matrix parameter that it passes, the output
+    matrix included, spread evenly.
     Attention is left out, because its kernels skip the masked half. No plan is faster: the busiest
     device group works for at least the mean, ``m C <= T``, and no rate exceeds the peak. None where
     layer times are measured, since they need not respect a peak.
@@ -160,7 +161,8 @@ def roofline_s(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> float | 
     if job.layer_times:
         return None
     peak = Machine(cluster, job).peak_flops
-    return 6.0 * model.active_matrix_parameters * job.tokens_per_step / (cluster.devices * peak)
+    operations = flops_per_parameter(job) * model.active_matrix_parameters
+    return operations * job.tokens_per_step / (cluster.devices * peak)
 
 
 def _add_distances(rungs: list[Rung], instance: PipelineInstance, job: JobSpec) -> None:

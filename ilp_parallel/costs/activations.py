@@ -129,11 +129,16 @@ class ActivationCosting:
         return (self.model.mixer == "attention") + self.model.cross_attention
 
     def _mixed_bytes(self) -> float:
-        """Queries, keys and values, latents (before and after their norm); or gate, input, B, C."""
+        """Queries, keys and values, latents (before and after their norm); or gate, input, B, C.
+
+        With the inner tensors of adapters, wherever they are.
+        """
         shapes, tokens = self.shapes, self.tokens
+        inner = sum(n for part in shapes.parts for n, _ in part.adapters[::2])
         if self.model.mixer == "state-space":
-            return 2.0 * self._projected * tokens
-        kept = 2.0 * (shapes.query + shapes.key + shapes.value) * tokens * self._attentions
+            return 2.0 * (self._projected + inner) * tokens
+        kept = 2.0 * inner * tokens
+        kept += 2.0 * (shapes.query + shapes.key + shapes.value) * tokens * self._attentions
         if self._keeps.unrotated:
             kept += 2.0 * (shapes.query + shapes.key) * tokens
         return kept + (2.0 + self.matrix_bytes) * shapes.latent * self.own_tokens

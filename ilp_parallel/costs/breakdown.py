@@ -55,8 +55,9 @@ class Prediction:
 
     Model FLOPs: ``6 x`` matrix parameters that a token passes (output matrix included, input
     embedding not) ``x`` tokens, and ``12 x layers x query width x sequence x tokens`` for
-    attention, counted in full although it is causal, but in a window only. Hardware FLOPs add what
-    is recomputed. Utilisations are shares of the matrix peak of the devices the plan uses.
+    attention, counted in full although it is causal, but only in a window and in a document. Frozen
+    matrices have no weight gradient: ``4 x``; adapters are not counted. Hardware FLOPs add what is
+    recomputed. Utilisations are shares of the matrix peak of the devices the plan uses.
     """
 
     stages: tuple[StagePrediction, ...]
@@ -87,12 +88,18 @@ class Prediction:
 
 def model_flops(model: ModelSpec, job: JobSpec) -> float:
     """FLOPs of one step by the convention of :class:`Prediction`."""
-    length = job.sequence_length
+    length = sum(n * n for n in job.documents) / job.sequence_length
     mixing = sum(view.layers * _mixing_flops(view, length) for view in model.views)
-    return job.tokens_per_step * (6.0 * model.active_matrix_parameters + mixing)
+    matrices = flops_per_parameter(job) * model.active_matrix_parameters
+    return job.tokens_per_step * (matrices + mixing)
 
 
-def _mixing_flops(model: ModelSpec, length: int) -> float:
+def flops_per_parameter(job: JobSpec) -> float:
+    """FLOPs per token and element of a matrix: forward, input gradient, and weight gradient."""
+    return 4.0 if job.task == "lora" else 6.0
+
+
+def _mixing_flops(model: ModelSpec, length: float) -> float:
     """FLOPs of a token in the mixer of a block, forward and backward."""
     if model.mixer == "state-space" and model.state_space is not None:
         space = model.state_space

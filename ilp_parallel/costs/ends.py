@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ilp_parallel.costs.states import StateBytes
+
 if TYPE_CHECKING:
     from ilp_parallel.configuration import Zero
     from ilp_parallel.costs.hardware import Group
     from ilp_parallel.costs.layer import LayerCosting
     from ilp_parallel.costs.shapes import EndShapes
-    from ilp_parallel.costs.states import StateBytes, StateCosting
+    from ilp_parallel.costs.states import StateCosting
     from ilp_parallel.specs.model import ModelSpec
 
 
@@ -61,6 +63,8 @@ def end_work(layer: LayerCosting) -> EndWork:
     # read the output gradient; read and write fp32 rows of the weight gradient
     embedding_backward = machine.stream_s(embedding_moved + tokens * hidden * 8.0, 2)
     embedding_backward += gather if parallel else 0.0
+    if layer.job.task == "lora":  # nothing below the first adapter has a gradient
+        embedding_backward = 0.0
     scores = float(tokens) * vocab
     working = layer.activations.working_bytes()
     forward, backward = layer.head()
@@ -87,18 +91,24 @@ def end_tail(
     group: Group,
     ends: Group,
     pipeline: int,
+    frozen: bool,
 ) -> EndTail:
     """Price both ends' parameters; ``ends`` links the first and the last device group.
 
     Sharded as ZeRO 1 whenever data parallel (Megatron-LM's distributed optimizer). The embedding's
     gradient comes last and its weights are needed first, so its traffic is exposed; the head's
-    comes first and is needed last, so it hides as far as traffic may.
+    comes first and is needed last, so it hides as far as traffic may. Frozen, they are there.
     """
     recipe, tied, ranks = costing.recipe, model.tied_embeddings, group.ranks
     zero: Zero = "1" if ranks > 1 else "0"
     own_output = 0 if tied and pipeline == 1 else shapes.output_parameters
     head = float(shapes.final_norm_parameters + own_output)
     embedding = float(shapes.embedding_parameters)
+    if frozen:
+        held = [
+            StateBytes(costing.frozen_bytes(p, zero, ranks), 0.0, 0.0) for p in (embedding, head)
+        ]
+        return EndTail(0.0, 0.0, 0.0, *held)
 
     def traffic_s(parameters: float) -> float:
         scatter = group.gather_s(parameters * recipe.gradient)

@@ -18,7 +18,7 @@ from ilp_parallel.costs.work import Work
 
 if TYPE_CHECKING:
     from ilp_parallel.costs.hardware import AllToAll, Group, Machine
-    from ilp_parallel.costs.shapes import RankShapes
+    from ilp_parallel.costs.shapes import Part, RankShapes
     from ilp_parallel.specs.model import Experts
 
 
@@ -30,6 +30,7 @@ class ExpertCosting:
     shapes: RankShapes
     machine: Machine
     gradient_bytes: float  # of one parameter
+    frozen: bool  # whether adapters alone are trained
     hidden: int
     own_tokens: float  # that this rank routes
     exchange: AllToAll  # the expert-parallel ranks
@@ -45,29 +46,37 @@ class ExpertCosting:
         """Rows of the grouped matmuls: copies of all ranks that share these experts' matrices."""
         return self.copies * self.inside.ranks
 
-    def matmuls(self) -> tuple[tuple[float, float], ...]:
-        """``(columns, inner)`` of an expert's two matmuls."""
-        return (self.shapes.expert_ffn_in, self.hidden), (self.hidden, self.shapes.expert_ffn)
+    @property
+    def part(self) -> Part:
+        """The matrices of one expert."""
+        part = self.shapes.expert_mlp
+        if part is None:
+            raise AssertionError("the block has experts")
+        return part
 
     def forward(self) -> Work:
         """Everything from the router to the weighted sum."""
-        products = sum(self._grouped_s(n, k) for n, k in self.matmuls())
+        matmuls = (*self.part.matrices, *self.part.adapters)
+        products = sum(self._grouped_s(n, k) for n, k in matmuls)
         return self._router() + self._moved() + self._work(products, 1)
 
     def backward(self) -> Work:
-        """Both gradients of every product, activations, and the way back of both exchanges."""
-        inputs = sum(self._grouped_s(k, n) for n, k in self.matmuls())
-        weights = sum(self._grouped_weight_s(n, k) for n, k in self.matmuls())
+        """Gradients of every product, activations, and the way back of both exchanges."""
+        matrices, adapters = self.part.matrices, self.part.adapters
+        inputs = sum(self._grouped_s(k, n) for n, k in (*matrices, *adapters))
+        trained = adapters if self.frozen else matrices
+        weights = sum(self._grouped_weight_s(n, k) for n, k in trained)
         router = self._router()
         # each weight gradient is written, read and added to its sum
         moved_each = 4.0 + 2.0 * self.gradient_bytes
-        summed = self.machine.stream_s(moved_each * self.shapes.routed_parameters, 0)
+        summed = self.machine.stream_s(moved_each * self.shapes.routed.trained_matrices, 0)
         work = router + router + self._moved() + self._work(inputs + weights, 2)
         return work + Work(memory_bound_s=summed)
 
     def matmul_flops(self) -> float:
         """Forward FLOPs of the grouped matmuls of a rank."""
-        return sum(2.0 * self.rows * n * k for n, k in self.matmuls())
+        matmuls = (*self.part.matrices, *self.part.adapters)
+        return sum(2.0 * self.rows * n * k for n, k in matmuls)
 
     def stored_bytes(self, saved: float) -> float:
         """Kept for backward: scores, inputs of both matmuls, output of the first.
@@ -119,7 +128,7 @@ class ExpertCosting:
         kernels = 2 * passes + 1
         stream = machine.stream_s(moved, 1)
         if machine.matrix_bytes == 1:  # plain and transposed copies: read 2, write 1 + 1
-            entering = sum((k, n)[passes - 1] for n, k in self.matmuls())
+            entering = sum((k, n)[passes - 1] for n, k in self.part.matrices)
             stream += machine.stream_s(4.0 * self.rows * entering, 2)
             kernels += 2
         return Work(matmul_s=products_s, memory_bound_s=stream, kernels=kernels)

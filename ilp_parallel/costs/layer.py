@@ -109,6 +109,7 @@ class LayerCosting:
             shapes=self.shapes,
             machine=self.machine,
             gradient_bytes=c.RECIPES[self.job.precision].gradient,
+            frozen=self._frozen,
             hidden=self.model.hidden,
             own_tokens=self.own_tokens,
             exchange=self.experts.exchange,
@@ -181,10 +182,8 @@ class LayerCosting:
             + machine.stream_s(scores * 22.0, 4),
             tensor_traffic_s=statistics + gather,
         )
-        input_s, weight_s = (
-            machine.matmul_s(tokens, hidden, vocab),
-            machine.matmul_s(hidden, vocab, tokens),
-        )
+        input_s = machine.matmul_s(tokens, hidden, vocab)
+        weight_s = 0.0 if self._frozen else machine.matmul_s(hidden, vocab, tokens)
         backward = Work(
             matmul_s=input_s + weight_s + 2 * transform_s,
             # gradient of the loss in place 8, cast 4 + 2: bytes per logit
@@ -200,6 +199,8 @@ class LayerCosting:
             return NO_WORK
         forward, backward = self.head()
         lookup = self._stream(4.0 * self.tokens * self.model.hidden, 1)
+        if self._frozen:
+            return forward + lookup, backward
         # read the output gradient; read and write fp32 rows of the weight gradient
         return forward + lookup, backward + self._stream(12.0 * self.tokens * self.model.hidden, 2)
 
@@ -209,9 +210,15 @@ class LayerCosting:
         return Work(memory_bound_s=seconds, kernels=kernels)
 
     def _rows(self, part: Part) -> list[tuple[float, int, int]]:
-        """Rows, columns and inner dimension of every matmul of a part."""
+        """Rows, columns and inner dimension of every matmul of a part; adapters come last."""
         own = [(self.own_tokens, n, k) for n, k in part.own]
-        return own + [(float(self.tokens), n, k) for n, k in part.matrices[len(part.own) :]]
+        others = (*part.matrices[len(part.own) :], *part.adapters)
+        return own + [(float(self.tokens), n, k) for n, k in others]
+
+    @property
+    def _frozen(self) -> bool:
+        """Whether adapters alone are trained."""
+        return self.job.task == "lora"
 
     def _forward_part(self, part: Part) -> Work:
         """The matmuls of a part, the casts of their inputs, and its traffic.
@@ -289,21 +296,24 @@ class LayerCosting:
         return self._stream(4.0 * self.tokens * (self.shapes.query + self.shapes.key), 1)
 
     def _backward(self, core: Work) -> Work:
-        """Backward of all but the routed experts: both gradients of every matmul, and traffic."""
+        """Backward of all but the routed experts: gradients of every matmul, and traffic."""
         machine, shapes = self.machine, self.shapes
         products = [self._rows(part) for part in shapes.parts]
         matmuls = [product for part in products for product in part]
         input_s = [machine.matmul_s(rows, k, n) for rows, n, k in matmuls]
-        weight_s = [machine.matmul_s(k, n, rows) for rows, n, k in matmuls]
+        trained = matmuls
+        if self._frozen:
+            trained = [(float(self.tokens), *m) for part in shapes.parts for m in part.adapters]
+        weight_s = [machine.matmul_s(k, n, rows) for rows, n, k in trained]
         traffic = sum(map(self._backward_traffic_s, shapes.parts))
         both = Work(
             matmul_s=sum(input_s) + sum(weight_s),
             tensor_traffic_s=traffic,
-            kernels=3 * len(matmuls) + len(products) * (traffic > 0),
+            kernels=2 * len(matmuls) + len(trained) + len(products) * (traffic > 0),
         )
         # each weight gradient is written, read and added to its sum
         moved_each = 4.0 + 2.0 * c.RECIPES[self.job.precision].gradient
-        summed = self._stream(moved_each * shapes.layer_matrix_parameters, 0)
+        summed = self._stream(moved_each * shapes.own.trained_matrices, 0)
         casts = self._casts(sum(rows * n for rows, n, _ in matmuls))
         others = self._norms(backward=True)
         if shapes.mlp is not None:
@@ -321,7 +331,8 @@ class LayerCosting:
         """
         machine, tokens = self.machine, self.tokens
         input_s = sum(machine.matmul_s(tokens, k, n) for n, k in part.columns)
-        weight_s = sum(machine.matmul_s(k, n, tokens) for n, k in part.columns)
+        trained = () if self._frozen else part.columns
+        weight_s = sum(machine.matmul_s(k, n, tokens) for n, k in trained)
         leaving = self.group.gather_s(self.hidden_bytes) if self.sequence_parallel else 0.0
         entering = 2.0 * tokens * part.gathered
         return self._column_traffic_s(entering, input_s, weight_s, before_s=leaving)

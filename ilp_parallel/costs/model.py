@@ -20,7 +20,7 @@ from ilp_parallel.costs.ends import EndTail, EndWork, end_tail, end_work
 from ilp_parallel.costs.hardware import Group, Machine
 from ilp_parallel.costs.layer import ExpertGroups, FloatArray, LayerCosting, LayerPart
 from ilp_parallel.costs.layer_times import MeasuredLayers
-from ilp_parallel.costs.shapes import EndShapes, RankShapes, end_shapes, rank_shapes
+from ilp_parallel.costs.shapes import EndShapes, Lora, RankShapes, end_shapes, rank_shapes
 from ilp_parallel.costs.states import (
     ExposedTraffic,
     StateCosting,
@@ -98,6 +98,8 @@ class CostModel:
         self._passes: dict[tuple[object, ...], Passes] = {}
         self._seconds: dict[tuple[int, ...], tuple[tuple[float, float], ...]] = {}
         self._views = model.views
+        lora = job.task == "lora"
+        self._lora = Lora(job.lora_rank, job.lora_targets) if lora else None
         self._experts = [view.experts for view in model.views]
         self._measured = MeasuredLayers(job, self._modelled_part)
         self._ends: dict[tuple[object, ...], EndWork] = {}
@@ -317,12 +319,14 @@ class CostModel:
         shapes, variants = self.shapes(configuration, kind), variants_of(configuration.shards)
         adapters = c.ZERO3_ADAPTERS.get(self.job.stack)
         groups = self.data_group(configuration), self.data_group(configuration, adapters)
-        part = zero_part(self.states, float(shapes.layer_parameters), *groups, variants)
+        own, routed = shapes.own, shapes.routed
+        part = zero_part(self.states, float(own.trained), *groups, variants, float(own.frozen))
         if not shapes.experts:
             return part
         groups = self.expert_group(configuration), self.expert_group(configuration, adapters)
-        routed = float(shapes.routed_parameters)
-        return part + zero_part(self.states, routed, *groups, variants)
+        return part + zero_part(
+            self.states, float(routed.trained), *groups, variants, float(routed.frozen)
+        )
 
     def end_tail(self, configuration: Configuration) -> EndTail:
         """Embedding's and head's states and once-per-step time."""
@@ -338,6 +342,7 @@ class CostModel:
                 self.data_group(configuration),
                 ends,
                 configuration.pipeline,
+                self._lora is not None,
             )
             self._tails[key] = part
         return part
@@ -352,7 +357,7 @@ class CostModel:
         g = configuration
         key = (kind, g.tensor, g.expert, g.expert_tensor)
         if key not in self._shapes:
-            self._shapes[key] = rank_shapes(self._views[kind], *key[1:])
+            self._shapes[key] = rank_shapes(self._views[kind], *key[1:], self._lora)
         return self._shapes[key]
 
     def end_shapes(self, tensor: int) -> EndShapes:

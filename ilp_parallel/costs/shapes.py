@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from ilp_parallel.costs.constants import VOCAB_MULTIPLE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ilp_parallel.specs.job import LoraTarget
     from ilp_parallel.specs.model import ModelSpec
 
 Matrix = tuple[int, int]
@@ -25,16 +28,63 @@ class Part:
     row: Matrix | None  # None: the outputs of the columns are put together
     gathered: int
     own: tuple[Matrix, ...] = ()  # whole on every rank, for the tokens that are its own
+    adapters: tuple[Matrix, ...] = ()  # low-rank matrices beside the others
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """All of them in the order they run."""
+        """All but adapters in the order they run."""
         return (*self.own, *self.columns, *((self.row,) if self.row else ()))
 
     @property
     def parameters(self) -> int:
-        """Elements of all matrices."""
-        return sum(n * k for n, k in self.matrices)
+        """Elements of all matrices but adapters."""
+        return elements(self.matrices)
+
+
+def elements(matrices: Iterable[Matrix]) -> int:
+    """Elements of some matrices together."""
+    return sum(n * k for n, k in matrices)
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """Adapters of low rank in place of all weights (Hu et al. 2021, arXiv 2106.09685).
+
+    Beside a matrix of ``n`` columns stand one from its input to ``rank`` and one from there to
+    ``n``. On a rank of a tensor-parallel group each has the sizes of the rank's part of the matrix.
+    """
+
+    rank: int
+    targets: tuple[LoraTarget, ...]
+
+    def _beside(self, target: LoraTarget, matrices: Iterable[Matrix]) -> tuple[Matrix, ...]:
+        """Adapters of matrices that are, or are not, a target."""
+        if target not in self.targets:
+            return ()
+        pairs = (((self.rank, k), (n, self.rank)) for n, k in matrices)
+        return tuple(matrix for pair in pairs for matrix in pair)
+
+    def adapted(self, part: Part | None, targets: tuple[LoraTarget, LoraTarget]) -> Part | None:
+        """A part with adapters beside its column-parallel and its row-parallel matrices."""
+        if part is None:
+            return None
+        row = (part.row,) if part.row else ()
+        first, second = (*part.own, *part.columns), row
+        adapters = self._beside(targets[0], first) + self._beside(targets[1], second)
+        return replace(part, adapters=adapters)
+
+
+_MIXING: tuple[LoraTarget, LoraTarget] = ("linear_qkv", "linear_proj")
+_MLP: tuple[LoraTarget, LoraTarget] = ("linear_fc1", "linear_fc2")
+"""Names of the column-parallel and the row-parallel matrices of a part."""
+
+
+class Weights(NamedTuple):
+    """Parameters of one rank."""
+
+    trained: int
+    trained_matrices: int  # of them elements of matrices
+    frozen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +112,19 @@ class RankShapes:
     mixer: Part | None
     crossing: Part | None  # attention over the encoder's output
     mlp: Part | None
-    layer_parameters: int  # of a block, routed experts apart
-    layer_matrix_parameters: int
-    routed_parameters: int  # of the routed experts
+    expert_mlp: Part | None  # of one routed expert
+    own: Weights  # of a block, routed experts apart
+    routed: Weights  # of the routed experts
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of a block, routed experts apart."""
+        return self.own.trained + self.own.frozen
+
+    @property
+    def routed_parameters(self) -> int:
+        """Parameters of the routed experts."""
+        return self.routed.trained + self.routed.frozen
 
     @property
     def has_mlp(self) -> bool:
@@ -103,25 +163,32 @@ def end_shapes(model: ModelSpec, tensor: int) -> EndShapes:
 
 
 def rank_shapes(
-    model: ModelSpec, tensor: int, expert: int = 1, expert_tensor: int = 1
+    model: ModelSpec,
+    tensor: int,
+    expert: int = 1,
+    expert_tensor: int = 1,
+    lora: Lora | None = None,
 ) -> RankShapes:
     """Shapes of one rank of a model whose blocks are alike; widths are rounded up.
 
     Routed experts are split over ``expert`` ranks and each of them over ``expert_tensor`` ranks.
+    With ``lora`` all is frozen but its adapters.
     """
     mixer = _mixer(model, tensor)
     routed = model.experts
     ffn = _share(model.ffn_hidden if routed is None else routed.shared_ffn_hidden, tensor)
-    ffn_in = model.mlp_matrices_in * ffn
     experts = _share(routed.count, expert) if routed else 0
     expert_ffn = _share(routed.ffn_hidden, expert_tensor) if routed else 0
-    expert_ffn_in = model.mlp_matrices_in * expert_ffn
+    expert_mlp = _mlp(model, expert_ffn)
     joined, crossing, mlp = _joined(model, tensor), _crossing(model, mixer), _mlp(model, ffn)
+    mixing = mixer.part
+    if lora is not None:
+        mixing, crossing = lora.adapted(mixing, _MIXING), lora.adapted(crossing, _MIXING)
+        mlp, expert_mlp = lora.adapted(mlp, _MLP), lora.adapted(expert_mlp, _MLP)
+    ffn_in, expert_ffn_in = model.mlp_matrices_in * ffn, model.mlp_matrices_in * expert_ffn
+    own_vectors = _vectors(model, mixer, ffn_in)
     router = model.hidden * (routed.count + routed.shared_gate) if routed else 0
-    parts = [part for part in (joined, mixer.part, crossing, mlp) if part is not None]
-    matrices = sum(part.parameters for part in parts) + router
-    expert_biases = (expert_ffn_in + model.hidden) * model.mlp_bias
-    per_expert = model.hidden * (expert_ffn_in + expert_ffn) + expert_biases
+    expert_biases = (expert_ffn_in + model.hidden) * model.mlp_bias if routed else 0
     return RankShapes(
         heads=mixer.heads,
         query=mixer.query,
@@ -138,13 +205,26 @@ def rank_shapes(
         expert_ffn_in=expert_ffn_in,
         vocab=vocab_share(model, tensor),
         joined=joined,
-        mixer=mixer.part,
+        mixer=mixing,
         crossing=crossing,
         mlp=mlp,
-        layer_parameters=matrices + _vectors(model, mixer, ffn_in),
-        layer_matrix_parameters=matrices,
-        routed_parameters=experts * per_expert,
+        expert_mlp=expert_mlp,
+        own=_weights((joined, mixing, crossing, mlp), router, own_vectors, 1, lora),
+        routed=_weights((expert_mlp,), 0, expert_biases, experts, lora),
     )
+
+
+def _weights(
+    parts: Iterable[Part | None], router: int, vectors: int, copies: int, lora: Lora | None
+) -> Weights:
+    """What is trained and what is frozen of so many copies of some parts."""
+    found = [part for part in parts if part is not None]
+    matrices = copies * (router + sum(part.parameters for part in found))
+    everything = matrices + copies * vectors
+    if lora is None:
+        return Weights(everything, matrices)
+    adapters = copies * sum(elements(part.adapters) for part in found)
+    return Weights(adapters, adapters, everything)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,14 @@ class StateCosting:
         self._machine = machine
         self.overlap = machine.rates.overlap
 
+    def frozen_bytes(self, parameters: float, zero: Zero, ranks: int) -> float:
+        """Bytes of weights that are never trained: sharded only where weights are."""
+        held = parameters * self.recipe.weight
+        if not zero.startswith("3"):
+            return held
+        kept = parameters * self.recipe.gathered if zero == "3-keep" else 0.0
+        return held / ranks + kept
+
     def state(self, parameters: float, zero: Zero, ranks: int) -> StateBytes:
         """Bytes kept for ``parameters`` of a rank, sharded over ``ranks`` as ``zero`` says."""
         r = self.recipe
@@ -128,8 +136,9 @@ def zero_part(
     group: Group,
     weights_group: Group,
     variants: tuple[Zero, ...],
+    frozen: float = 0.0,
 ) -> ZeroPart:
-    """Price every variant for so many parameters of one block.
+    """Price every variant for so many parameters of one block, and others that are frozen.
 
     ``group`` are the ranks that hold the same weights, ``weights_group`` the same ranks at the pace
     of collectives over sharded weights. Where that is one rank, all variants are the first.
@@ -137,7 +146,7 @@ def zero_part(
     recipe, ranks = costing.recipe, group.ranks
     acting = variants if ranks > 1 else ZERO_VARIANTS[:1] * len(variants)
     scatter = group.gather_s(parameters * recipe.gradient)
-    gather = weights_group.gather_s(parameters * recipe.gathered)
+    gather = weights_group.gather_s((parameters + frozen) * recipe.gathered)
     refresh = group.gather_s(parameters * recipe.refreshed)
     last = {"0": 2 * scatter, "1": scatter, "2-buffer": scatter}
     scatter3 = weights_group.gather_s(parameters * recipe.gradient)
@@ -146,16 +155,23 @@ def zero_part(
     following = {"1": refresh, "2-buffer": refresh, "2-scatter": refresh}
 
     states = [costing.state(parameters, z, ranks) for z in acting]
+    weights = [
+        state.weights + costing.frozen_bytes(frozen, z, ranks)
+        for state, z in zip(states, acting, strict=True)
+    ]
+    gathering = {"3-regather": 2 * recipe.gathered * frozen}
 
     def array(values: list[float]) -> FloatArray:
         return np.array(values, dtype=np.float64)
 
     return ZeroPart(
         variants=variants,
-        weights_bytes=array([state.weights for state in states]),
+        weights_bytes=array(weights),
         gradients_bytes=array([state.gradients for state in states]),
         optimizer_bytes=array([state.optimizer for state in states]),
-        transient_bytes=array([costing.transient_bytes(parameters, z) for z in acting]),
+        transient_bytes=array(
+            [costing.transient_bytes(parameters, z) + gathering.get(z, 0.0) for z in acting]
+        ),
         forward_traffic_s=array([forward.get(z, 0.0) for z in acting]),
         backward_traffic_s=array([backward.get(z, 0.0) for z in acting]),
         last_backward_traffic_s=array([last.get(z, 0.0) for z in acting]),

@@ -201,7 +201,8 @@ def states_and_room(question: Question) -> tuple[Fraction, int]:
     """Bytes of all blocks' states, once; bytes that all devices may allocate together."""
     model, cluster = question.model, question.cluster
     costs = CostModel(model, cluster, question.job)
-    per_parameter = Fraction(costs.states.state(1.0, "0", 1).total)
+    whole = costs.states.state(1.0, "0", 1)
+    per_parameter = Fraction(whole.weights if question.job.task == "lora" else whole.total)
     alone = Configuration(1, 1, 1, 1, 1, 1, False, "1f1b")  # fewest communicators
     usable = costs.capacity_bytes(alone) + model.layers
     blocks = sum(view.layers * view.layer_parameters for view in model.views)

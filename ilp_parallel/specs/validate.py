@@ -188,14 +188,6 @@ def require_in_range(name: str, value: float, limits: tuple[float, float], unit:
     raise InputError("OUT_OF_RANGE", f"{name}={'huge' if huge else value}", fix)
 
 
-def _require_priced_job(job: JobSpec) -> None:
-    """Refuse what the cost layer would price as if all weights and pairs of tokens counted."""
-    parts = {"LoRA": job.task == "lora", "packed documents": len(job.document_lengths) > 1}
-    found = [name for name, present in parts.items() if present]
-    if found:
-        raise InputError("JOB_NOT_PRICED", f"the job has {', '.join(found)}", "leave it out")
-
-
 def check_model(model: ModelSpec) -> None:
     """Refuse a model whose shapes are out of range or disagree.
 
@@ -273,13 +265,12 @@ def check_job(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
         With code OUT_OF_RANGE, UNKNOWN_CHOICE, SEQUENCE_LONGER_THAN_POSITIONS,
         PRECISION_NOT_ON_DEVICE, LAYER_TIME_TWICE, HEADS_NOT_DIVISIBLE_BY_TP,
         LAYER_TIME_BEATS_PEAK, LAYER_TIMES_OF_SEVERAL_KINDS, SEVERAL_PREDICTION_BLOCKS,
-        JOB_NOT_PRICED, or one of those of
+        or one of those of
         :func:`~ilp_parallel.specs.tasks.check_task`.
     """
     _check_prediction(model)
     _check_choices(job)
     check_task(model, job)
-    _require_priced_job(job)
     for name, limits in JOB_LIMITS.items():
         require_in_range(name, getattr(job, name), limits)
     tokens = (1, MAX_TOKENS_PER_STEP)

@@ -18,7 +18,7 @@ def test_one_rank_holds_all_of_a_block(name: str) -> None:
     """The cost layer's matrices and vectors and the model's count of them are made apart."""
     for view in load_model(name).views:
         shapes = rank_shapes(view, 1)
-        assert shapes.layer_matrix_parameters == view.layer_matrix_parameters
+        assert shapes.own.trained_matrices == view.layer_matrix_parameters
         assert shapes.routed_parameters == view.routed_parameters
         assert shapes.layer_parameters + shapes.routed_parameters == view.layer_parameters
 
