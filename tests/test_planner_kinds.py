@@ -67,7 +67,7 @@ def random_job(seed: int) -> tuple[ModelSpec, ClusterSpec, JobSpec]:
         job = replace(job, task="lora", lora_rank=8, lora_targets=LORA_TARGETS)
     if seed % 5 == 4:
         job = replace(job, document_lengths=(length // 2, length // 4, length // 4))
-    cluster = node_with(float(rng.choice([2.0, 2.4, 3.0, 4.0, 80.0])))
+    cluster = node_with(float(rng.choice([1.3, 2.0, 2.4, 4.0, 80.0])))
     if seed % 2:
         cluster = replace(cluster, nodes=4, devices_per_node=1)
     check_model(model)
