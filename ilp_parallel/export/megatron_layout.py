@@ -20,16 +20,18 @@ _SYMBOL = re.compile(r"([EtmL|])\*([0-9]{1,6})")
 _LARGEST = 1_000_000  # symbols; far above any model, far below what hurts
 
 
-def write_layout(sizes: tuple[int, ...]) -> str:
+def write_layout(sizes: tuple[int, ...], predicting: int = 0) -> str:
     """Layout of virtual stages with the given numbers of layers, equal neighbours folded.
 
-    Needs at least two virtual stages, each with at least one layer.
+    Needs at least two virtual stages, each with at least one layer; the last ``predicting`` layers
+    predict further tokens and are on the last stage.
     """
     middle = ""
     for size, run in groupby(sizes[1:-1]):
         count = sum(1 for _ in run)
         middle += f"({_layers(size)}|)*{count}," if count > 1 else f"{_layers(size)}|"
-    return f"E{_layers(sizes[0])}|{middle}{_layers(sizes[-1])}L"
+    last = [(symbol, n) for symbol, n in (("t", sizes[-1] - predicting), ("m", predicting)) if n]
+    return f"E{_layers(sizes[0])}|{middle}{''.join(_layers(n, symbol) for symbol, n in last)}L"
 
 
 def read_layout(text: str) -> tuple[int, ...]:
@@ -51,8 +53,8 @@ def read_layout(text: str) -> tuple[int, ...]:
     return tuple(stage.count("t") + stage.count("m") for stage in expanded.split("|"))
 
 
-def _layers(size: int) -> str:
-    return "t" if size == 1 else f"t*{size}"
+def _layers(size: int, symbol: str = "t") -> str:
+    return symbol if size == 1 else f"{symbol}*{size}"
 
 
 def _expand(pattern: re.Pattern[str], text: str) -> str:

@@ -230,7 +230,7 @@ def _recompute(flags: MegatronFlags, sizes: tuple[int, ...]) -> list[tuple[str, 
     if granularity == "none":
         return [()] * sum(sizes)
     if granularity == "selective":
-        modules = tuple(sorted(set(flags.values("--recompute-modules") or ("core_attn",))))
+        modules = _modules(flags)
         if modules not in RECOMPUTE_SETS or modules == ("full",):
             raise _not_read(f"--recompute-modules {shown(' '.join(modules))}")
         return [modules] * sum(sizes)
@@ -243,6 +243,17 @@ def _recompute(flags: MegatronFlags, sizes: tuple[int, ...]) -> list[tuple[str, 
         f"--recompute-granularity {shown(granularity)} with --recompute-method {shown(method)} and "
         f"{count} layers"
     )
+
+
+def _modules(flags: MegatronFlags) -> tuple[str, ...]:
+    """Recomputed modules, ``moe`` being ``mlp`` where a block has experts."""
+    modules = set(flags.values("--recompute-modules") or ("core_attn",))
+    if flags.has("--num-experts") and modules & {"mlp", "moe"}:
+        halves = {"moe"} if flags.text("--moe-layer-freq", "1") == "1" else {"mlp", "moe"}
+        if modules & {"mlp", "moe"} != halves:
+            raise _not_read(f"--recompute-modules {shown(' '.join(sorted(modules)))}")
+        modules = modules - {"moe"} | {"mlp"}
+    return tuple(sorted(modules))
 
 
 def _refuse_what_is_not_read(flags: MegatronFlags) -> None:
