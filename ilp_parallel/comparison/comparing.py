@@ -91,8 +91,9 @@ def compare_models(
     list of Row
         ``job`` counts from 0. ``role`` is ``search`` for the proven optimum, ``reach`` for
         :data:`REACH` and the spaces of :data:`SPACE`, else ``heuristic``. ``objective`` and
-        ``optimum`` are in ticks of the job; ``excess_ticks`` is their difference, ``excess`` that divided by the optimum, 0 only where
-        they are equal; None where the method found no plan or the optimum is not proven.
+        ``optimum`` are in ticks of the job; ``excess_ticks`` is their difference, ``excess`` that
+        divided by the optimum, 0 only where they are equal; None where the method found no plan or
+        the optimum is not proven.
         ``seconds`` is what the method took.
     """
     chosen = Methods() if methods is None else methods
