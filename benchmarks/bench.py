@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 LONG = ("--cluster", "h100-80gb:8x8", "--seq", "131072", "--batch", "64")
 """A job that needs context ranks to be fast."""
 
-DEEPSEEK = ("--cluster", "h800-80gb:256x8", "--batch", "15360", "--seq", "4096")
-"""What DeepSeek-V3 was trained on (arXiv 2412.19437, sections 3.1 and 4.2)."""
+DEEPSEEK = (
+    *("--cluster", "h800-80gb:256x8", "--batch", "15360", "--seq", "4096"),
+    *("--workers", "2"),
+)
+"""What DeepSeek-V3 was trained on (arXiv 2412.19437, sections 3.1 and 4.2), on both cores."""
 
 HUGE = str(Path(__file__).with_name("gpt-10t.json"))
 """A GPT of ten trillion parameters, which nobody has published."""
