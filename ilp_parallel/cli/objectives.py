@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 import click
 
 from ilp_parallel.cli.options import Live, json_text
 from ilp_parallel.errors import InputError
+from ilp_parallel.processes import spawned
 from ilp_parallel.specs.validate import PRICE_LIMITS, require_in_range
 
 if TYPE_CHECKING:
@@ -138,14 +136,8 @@ def processes(workers: int) -> Iterator[Executor | None]:
     if workers == 1:
         yield None
         return
-    # a fresh process each: forking one with threads of a solver may hang
-    with ProcessPoolExecutor(workers, get_context("spawn"), _ignore_interrupts) as executor:
+    with spawned(workers) as executor:
         yield executor
-
-
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; only the first one acts on it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def sensitivity_of(job: CompleteJob, options: SearchOptions, workers: int) -> Shown | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import time
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +12,7 @@ from ilp_parallel.baselines.named.workbench import Effort
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
 from ilp_parallel.planner import search
+from ilp_parallel.processes import spawned
 from ilp_parallel.spaces import SPACES, Pins
 
 if TYPE_CHECKING:
@@ -117,8 +116,7 @@ def _in_processes(
 ) -> list[list[Row]]:
     """The same in several processes; what has not begun when the user cancels is not begun."""
     plain = replace(options, progress=None, cancelled=None)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _ignore_interrupts) as pool:
+    with spawned(workers) as pool:
         futures = [pool.submit(_compare, job, plain, methods) for job in jobs]
         waiting, count = set(futures), 0
         while waiting:
@@ -129,11 +127,6 @@ def _in_processes(
             if options.cancelled is not None and options.cancelled():
                 waiting = {future for future in waiting if not future.cancel()}
         return [future.result() for future in futures if not future.cancelled()]
-
-
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; only the first one acts on it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _compare(job: CompleteJob, options: SearchOptions, methods: Methods) -> list[Row]:
