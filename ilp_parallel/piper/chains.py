@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 _NONE = np.iinfo(np.int64).max
 
+_FEW = 100
+"""Stages priced in exact integers before compiled code is loaded (chosen): loading takes longer."""
+
 
 class OutOfTimeError(Exception):
     """The deadline passed before the question was settled."""
@@ -82,6 +85,7 @@ class ChainSearch:
         self._greedy, self._deadline = greedy, deadline
         self._pricer = StepPricer(self.instance, greedy)
         self._exact: dict[tuple[Step, int], Fraction | None] = {}
+        self._hard = 0
         self._degrees = np.array(self.instance.data_degrees, dtype=np.int64)
 
     def chain(self, theta: Fraction | None) -> list[Step] | None:
@@ -135,9 +139,13 @@ class ChainSearch:
         start = self._starts(high, labels, most)
         frontier = np.full(most[0] + 1, _NONE)
         accepted: list[Ints] = []
-        for variant in range(len(self.tables.variants)):
-            rows = self._rows(high, variant, labels.table[start], start)
-            self._steps(high, variant, rows, frontier, most[1], accepted)
+        least = self.instance.tensor_degrees[0]
+        for part in (start[:1], start[1:]):  # one stage for all of it may beat most other ways
+            found = labels.table[part]
+            useful = frontier[np.minimum(found[:, 1] + least, most[0])] > found[:, 2] + 1
+            for variant in range(len(self.tables.variants)):
+                rows = self._rows(high, variant, found[useful], part[useful])
+                self._steps(high, variant, rows, frontier, most[1], accepted)
         if not accepted:
             return np.empty((0, 6), dtype=np.int64)
         return _front(np.concatenate(accepted))
@@ -243,7 +251,9 @@ class ChainSearch:
         tables, sums, (degree, reached) = self.tables, self.tables.variants[variant], labels
         in_flight = 1 + -(-rows.replicas // degree)
         verdict = np.full(len(degree), 2, dtype=np.int8)
-        if sums.modes is not None and math.isfinite(self._limit):
+        self._hard += len(degree)
+        compiled = self._hard > _FEW and sums.modes is not None
+        if compiled and math.isfinite(self._limit):
             from ilp_parallel.piper.kernel import judge
 
             limit = self.instance.memory / self.instance.units_per_byte

@@ -29,6 +29,12 @@ _CLOSE = Fraction(1, 10**7)
 _FIRST_RISE = Fraction(1, 1000)
 """Relative distance of the first question from the bound (chosen); it grows fourfold."""
 
+_LAST_RISE = 2
+"""Beyond this relative distance the next question has no limit (chosen)."""
+
+_PATIENCE = 4
+"""Refutations in a row after which the incumbent itself is asked for (chosen)."""
+
 
 @dataclass(frozen=True, slots=True)
 class PiperResult:
@@ -65,16 +71,17 @@ class PiperPlanner:
     def run(self) -> PiperResult:
         """Search until proven or out of time."""
         try:
-            if not self._ask(None):
-                return self._result("infeasible")
             self._gallop()
+            if self._value is None and not self._ask(None):
+                return self._result("infeasible")
+            refuted = 0
             while self._value is not None and self._bound < self._value:
                 self._report()
                 close = self._value - self._bound <= self._value * _CLOSE
                 middle = Fraction(float((self._bound + self._value) / 2))
-                if close or not self._bound < middle < self._value:
+                if close or refuted >= _PATIENCE or not self._bound < middle < self._value:
                     middle = self._value
-                self._ask(middle)
+                refuted = 0 if self._ask(middle) else refuted + 1
         except OutOfTimeError:
             return self._result("unknown" if self._value is None else "feasible")
         return self._result("optimal")
@@ -82,7 +89,7 @@ class PiperPlanner:
     def _gallop(self) -> None:
         """Questions from the bound upwards: the low ones are quick, and most values lie there."""
         rise = _FIRST_RISE
-        while self._value is not None and self._bound * (1 + rise) < self._value:
+        while self._bound and rise < _LAST_RISE:
             self._report()
             if self._ask(Fraction(float(self._bound * (1 + rise)))):
                 return
