@@ -143,6 +143,8 @@ class ChainSearch:
         for part in (start[:1], start[1:]):  # one stage for all of it may beat most other ways
             found = labels.table[part]
             useful = frontier[np.minimum(found[:, 1] + least, most[0])] > found[:, 2] + 1
+            if not useful.any():
+                continue
             for variant in range(len(self.tables.variants)):
                 rows = self._rows(high, variant, found[useful], part[useful])
                 self._steps(high, variant, rows, frontier, most[1], accepted)

@@ -66,7 +66,7 @@ class PiperPlanner:
         self._questions = 0
         self._value: Fraction | None = None
         self._plan: tuple[Stage, ...] | None = None
-        self._bound = self._first_bound()
+        self._bound = self.work_bound()
 
     def run(self) -> PiperResult:
         """Search until proven or out of time."""
@@ -121,7 +121,7 @@ class PiperPlanner:
             plan.append(stage)
         return tuple(reversed(plan))
 
-    def _first_bound(self) -> Fraction:
+    def work_bound(self) -> Fraction:
         """Device-seconds of all layers over all devices, and of each layer at its best degrees."""
         instance = self.instance
         work, single = Fraction(0), Fraction(0)
