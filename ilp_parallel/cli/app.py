@@ -80,16 +80,16 @@ def solve(
 
     With --format-in piper MODEL is a file of Piper's planner, which states all costs itself.
     """
-    from ilp_parallel.plan_files import require_target
-    from ilp_parallel.solving import MINIMISED, answer_document
-    from ilp_parallel.solving import solve as run
-
     started = _STARTED
-    require_target(output)
     of_piper = take_piper_words(words)
     if words["form"] == FORM:
         limit_s = cast("float | None", words["time_limit_s"])
         solve_piper(model, of_piper, limit_s, output, style, started)
+    from ilp_parallel.plan_files import require_target
+    from ilp_parallel.solving import MINIMISED, answer_document
+    from ilp_parallel.solving import solve as run
+
+    require_target(output)
     if cross_check and objective != "step-time":
         fix = "leave one of them out"
         raise InputError("NO_CROSS_CHECK", f"--cross-check with --objective {objective}", fix)

@@ -85,7 +85,9 @@ def solve_piper(
     """Solve, write the result, and leave with the exit code of its status."""
     from ilp_parallel.imports.piper_instance import piper_instance, read_piper_file
     from ilp_parallel.piper.solving import solve_instance
+    from ilp_parallel.plan_files import require_target
 
+    require_target(output)
     if time_limit_s is not None and not 0 <= time_limit_s < 1e9:
         raise InputError("OUT_OF_RANGE", f"time limit {time_limit_s}", "use 0 to 1e9 seconds")
     deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
@@ -151,7 +153,7 @@ def _document(
         "unit": "seconds per microbatch (as the file states its times)",
         "gap": answer.gap,
         "verified": answer.verified,
-        "solver": "bisection over chains of downsets" if answer.is_exact else ablation,
+        "solver": answer.solver,
         "ablation": ablation,
         "timing": {},
         "instance": {

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PIPER_DP = "piper_dp"
 """The published dynamic program: the same search with its greedy choice of modes."""
 
+_SEARCH, _ALL = "bisection over chains of downsets", "enumeration"
+
 MODES = (*ABLATIONS, *EQUAL, PIPER_DP)
 """What ``--ablation`` takes."""
 
@@ -37,7 +39,7 @@ class PiperAnswer:
     stage_seconds: tuple[Fraction, ...]
     verified: bool
     downsets: int | None
-    is_exact: bool  # searched exactly, whether or not it was finished
+    solver: str
 
     @property
     def gap(self) -> float | None:
@@ -82,18 +84,18 @@ def solve_instance(
         result = PiperResult(
             "feasible", result.objective, planner.work_bound(), result.plan, 0, result.downsets
         )
-    return _answer(limited, result, not heuristic)
+    return _answer(limited, result, PIPER_DP if heuristic else _SEARCH)
 
 
 def _equal(instance: PiperInstance, rule: str) -> PiperAnswer:
     found = equal_partition(instance, rule)
     if found is None:
-        return PiperAnswer("infeasible", None, None, None, (), True, None, True)
+        return PiperAnswer("infeasible", None, None, None, (), False, None, _ALL)
     result = PiperResult("optimal", found[0], found[0], found[1], 0, 0)
-    return _answer(instance, result, True)
+    return _answer(instance, result, _ALL)
 
 
-def _answer(instance: PiperInstance, result: PiperResult, is_exact: bool) -> PiperAnswer:
+def _answer(instance: PiperInstance, result: PiperResult, solver: str) -> PiperAnswer:
     seconds: tuple[Fraction, ...] = ()
     verified = result.plan is not None
     if result.plan is not None:
@@ -108,5 +110,5 @@ def _answer(instance: PiperInstance, result: PiperResult, is_exact: bool) -> Pip
         seconds,
         verified,
         result.downsets or None,
-        is_exact,
+        solver,
     )
