@@ -110,8 +110,9 @@ def read_piper_file(path: str, machine: Machine | None = None) -> PiperFile:
     )
     _check_machine(file)
     _check_graph(file)
+    incident = _incident(file)
     for node in file.nodes:
-        _check_node(file, node)
+        _check_node(node, incident[node.id])
     return file
 
 
@@ -126,14 +127,11 @@ def _check_machine(file: PiperFile) -> None:
     if not 1 <= file.mbsInBatch < 2**31:
         message = f"mbsInBatch is {shown(file.mbsInBatch)}"
         raise InputError("MICROBATCHES_OUT_OF_RANGE", message, "use 1 to 2147483647")
-    for field, value in (("maxMemoryPerDevice", file.maxMemoryPerDevice), _bandwidth(file)):
+    for field in ("maxMemoryPerDevice", "bandwidth"):
+        value: Decimal = getattr(file, field)
         _check_number(field, value)
         if value <= 0:
             raise InputError("NOT_POSITIVE", f"{field} is {shown(value)}", "use a positive number")
-
-
-def _bandwidth(file: PiperFile) -> tuple[str, Decimal]:
-    return "bandwidth", file.bandwidth
 
 
 def _check_number(where: str, value: Decimal) -> None:
@@ -170,9 +168,21 @@ def _check_graph(file: PiperFile) -> None:
         raise InputError("GRAPH_HAS_CYCLE", "the edges form a cycle", "give an acyclic graph")
 
 
-def _check_node(file: PiperFile, node: PiperNode) -> None:
-    sources = {str(edge.sourceId) for edge in file.edges if edge.destId == node.id}
-    targets = {str(edge.destId) for edge in file.edges if edge.sourceId == node.id}
+_Incident = tuple[list[PiperEdge], list[PiperEdge]]
+"""Edges that enter a node, edges that leave it."""
+
+
+def _incident(file: PiperFile) -> dict[int, _Incident]:
+    found: dict[int, _Incident] = {node.id: ([], []) for node in file.nodes}
+    for edge in file.edges:
+        found[edge.destId][0].append(edge)
+        found[edge.sourceId][1].append(edge)
+    return found
+
+
+def _check_node(node: PiperNode, incident: _Incident) -> None:
+    sources = {str(edge.sourceId) for edge in incident[0]}
+    targets = {str(edge.destId) for edge in incident[1]}
     for degree, modes in node.TMPCs.items():
         where = f"node {node.id} at tensor degree {shown(degree)}"
         if not (degree.isascii() and degree.isdigit() and 1 <= int(degree[:9]) <= MAX_DEVICES):
@@ -200,7 +210,7 @@ def piper_instance(file: PiperFile, name: str = "") -> PiperInstance:
     """The instance of a file, exactly: decimals become integers over common denominators."""
     place = {node.id: number for number, node in enumerate(file.nodes)}
     edges = tuple((place[edge.sourceId], place[edge.destId]) for edge in file.edges)
-    scale = _Scale.of(file)
+    scale, incident = _Scale.of(file), _incident(file)
     degrees = sorted({int(t) for node in file.nodes for t, modes in node.TMPCs.items() if modes})
     replicas = min(file.mbsInBatch, file.maxDevices)
     return PiperInstance(
@@ -208,7 +218,7 @@ def piper_instance(file: PiperFile, name: str = "") -> PiperInstance:
         layer_ids=tuple(node.id for node in file.nodes),
         layer_names=tuple(node.name for node in file.nodes),
         edges=edges,
-        modes=tuple(_modes(file, node, scale) for node in file.nodes),
+        modes=tuple(_modes(node, incident[node.id], scale) for node in file.nodes),
         devices=file.maxDevices,
         microbatches=file.mbsInBatch,
         memory=int(Fraction(file.maxMemoryPerDevice) * scale.byte),
@@ -252,9 +262,10 @@ def _common(values: Iterable[Fraction]) -> int:
     return lcm(*{value.denominator for value in values})
 
 
-def _modes(file: PiperFile, node: PiperNode, scale: _Scale) -> dict[int, tuple[Mode, ...]]:
-    entering = [edge for edge in file.edges if edge.destId == node.id]
-    leaving = [edge for edge in file.edges if edge.sourceId == node.id]
+def _modes(
+    node: PiperNode, incident: _Incident, scale: _Scale
+) -> dict[int, tuple[Mode, ...]]:
+    entering, leaving = incident
 
     def crossing(edge: PiperEdge, sync: Decimal) -> int:
         bytes_ = Fraction(edge.communicationCost) + Fraction(sync)
