@@ -248,9 +248,7 @@ def _crossing(
         builder.add_entries(rows[place], x[number], -1)
         for elsewhere in layout.of(other, cell.slot):
             builder.add_entries(rows[place], x[elsewhere], 1)
-    return [
-        (int(columns[place]), number, cost) for place, (number, _, cost) in enumerate(found)
-    ]
+    return [(int(columns[place]), number, cost) for place, (number, _, cost) in enumerate(found)]
 
 
 def bottleneck(

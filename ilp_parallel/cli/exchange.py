@@ -36,8 +36,8 @@ FRAMEWORKS = (
 FORMS = ("megatron", "torchtitan", "deepspeed", "galvatron", "calculon")
 """Names of ``ilp_parallel.imports.registry.FORMS``, likewise."""
 
-SOLVE_ONLY = ("piper",)
-"""Formats of whole problems rather than of runs: only ``solve`` takes them."""
+PROBLEMS = ("piper",)
+"""Names of ``ilp_parallel.imports.registry.PROBLEMS``, likewise: only ``solve`` takes them."""
 
 _TAKEN = ("form", "also", "of_model", "vocab", "nccl_intra", "nccl_inter")
 """Names of the options below in the words of a command."""
@@ -50,7 +50,7 @@ def exchange_options(command: Command) -> Command:
             click.option(
                 "--format-in",
                 "form",
-                type=click.Choice((*FORMS, *SOLVE_ONLY)),
+                type=click.Choice((*FORMS, *PROBLEMS)),
                 help="Format of the file.",
             ),
             click.option("--also", multiple=True, metavar="FILE", help="Further files (calculon)."),
@@ -97,9 +97,6 @@ def imported_plan(path: str, words: dict[str, object]) -> tuple[Plan, tuple[str,
 def _read(path: str, taken: dict[str, object], words: dict[str, object]) -> Imported:
     from ilp_parallel.imports.registry import read_files
 
-    if taken["form"] in SOLVE_ONLY:
-        message = f"a file of format {taken['form']} states a problem, not a run"
-        raise InputError("NOT_A_RUN", message, "use solve")
     cluster = _cluster(words)
     paths = (path, *cast("tuple[str, ...]", taken.get("also") or ()))
     return read_files(paths, cast("str", taken["form"]), cluster.devices if cluster else None)

@@ -262,9 +262,7 @@ def _common(values: Iterable[Fraction]) -> int:
     return lcm(*{value.denominator for value in values})
 
 
-def _modes(
-    node: PiperNode, incident: _Incident, scale: _Scale
-) -> dict[int, tuple[Mode, ...]]:
+def _modes(node: PiperNode, incident: _Incident, scale: _Scale) -> dict[int, tuple[Mode, ...]]:
     entering, leaving = incident
 
     def crossing(edge: PiperEdge, sync: Decimal) -> int:

@@ -3,9 +3,9 @@ r"""Is there a plan whose slowest stage takes less than theta? Labels over downs
 A label of a downset D says: the layers of D can be the last stages of a plan, each stage below
 theta, on k devices with s replicas together. Fewer of both is never worse: k only counts, and a
 smaller s means fewer microbatches in flight for the stages before. So only labels are kept that no
-other label of D beats in both. Downsets are visited by size; a step from D' to D with degrees (t, d)
-turns (k, s) into (k + t d, s + d) if the stage's modes can be chosen below theta with
-y = 1 + ceil(s / d) microbatches in flight.
+other label of D beats in both. Downsets are visited by size; a step from D' to D with tensor degree
+t and data degree d turns (k, s) into (k + t d, s + d) if the stage's modes can be chosen below
+theta with y = 1 + ceil(s / d) microbatches in flight.
 
 What is left out, and why nothing is lost:
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from ilp_parallel.piper.steps import Step
-    from ilp_parallel.piper.tables import Floats, Ints, Tables
+    from ilp_parallel.piper.tables import Bools, Floats, Ints, Tables
 
 _NONE = np.iinfo(np.int64).max
 
@@ -206,7 +206,9 @@ class ChainSearch:
             rows, index = rows.pick(live), index[live]
             degree = self._degrees[index]
             reached = np.stack((rows.devices + tensor * degree, rows.replicas + degree), axis=1)
-            live = np.flatnonzero((reached[:, 0] < len(frontier)) & (reached[:, 1] <= most_replicas))
+            live = np.flatnonzero(
+                (reached[:, 0] < len(frontier)) & (reached[:, 1] <= most_replicas)
+            )
             live = live[frontier[reached[live, 0]] > reached[live, 1]]
             rows, index, degree, reached = rows.pick(live), index[live], degree[live], reached[live]
             works = self._judge(high, variant, rows, (degree, reached), frontier)
@@ -221,7 +223,7 @@ class ChainSearch:
 
     def _judge(
         self, high: int, variant: int, rows: _Rows, labels: tuple[Ints, Ints], frontier: Ints
-    ) -> np.typing.NDArray[np.bool_]:
+    ) -> Bools:
         """Whether each stage can be below theta within memory; accepted labels enter frontier."""
         tables, sums, (degree, reached) = self.tables, self.tables.variants[variant], labels
         limit = self.instance.memory / self.instance.units_per_byte
@@ -230,7 +232,7 @@ class ChainSearch:
         margin = tables.memory_margin[0] + tables.memory_margin[1] * in_flight
         used = (sums.activation[high] - sums.activation[rows.low]) * in_flight
         used += sums.fixed[high] - sums.fixed[rows.low] - limit
-        works = (cost < -tables.cost_margin) & (used <= -margin) & sums.plain
+        works: Bools = (cost < -tables.cost_margin) & (used <= -margin) & sums.plain
         self._enter_frontier(frontier, reached[works])
         open_ = np.flatnonzero(~works & (cost <= tables.cost_margin))
         open_ = open_[frontier[reached[open_, 0]] > reached[open_, 1]]
@@ -248,14 +250,14 @@ class ChainSearch:
 
     def _knapsacks(
         self, high: int, variant: int, rows: _Rows, labels: tuple[Ints, Ints], frontier: Ints
-    ) -> np.typing.NDArray[np.bool_]:
+    ) -> Bools:
         """The same by choosing modes: compiled, then exactly where that is too close to tell."""
         tables, sums, (degree, reached) = self.tables, self.tables.variants[variant], labels
         in_flight = 1 + -(-rows.replicas // degree)
         verdict = np.full(len(degree), 2, dtype=np.int8)
         self._hard += len(degree)
-        compiled = self._hard > _FEW and sums.modes is not None
-        if compiled and math.isfinite(self._limit):
+        many = self._hard > _FEW and math.isfinite(self._limit)
+        if many and sums.modes is not None:
             from ilp_parallel.piper.kernel import judge
 
             limit = self.instance.memory / self.instance.units_per_byte
@@ -264,7 +266,7 @@ class ChainSearch:
                 tables.member.view(np.uint8), high, rows.low, reached, degree, in_flight,
                 rows.crossing, sums.modes, np.array(limits), frontier, self._greedy,
             )  # fmt: skip
-        works = verdict == 1
+        works: Bools = verdict == 1
         for i in np.flatnonzero(verdict == 2).tolist():
             devices, replicas = reached[i].tolist()
             if frontier[devices] <= replicas:

@@ -4,8 +4,9 @@ All stages have the same degrees, everything or nothing is recomputed, and layer
 order as evenly as their number allows, remainders to the last stages. All numbers of stages, all
 degrees and both kinds of recomputation are tried, so the least value found is proven for its rule.
 
-Two rules. ``equi`` deals out the layers named ``ParallelTransformerLayer`` and puts what comes before
-into the first stage and the rest into the last one; with own stages these two may also stand alone.
+Two rules. ``equi`` deals out the layers named ``ParallelTransformerLayer`` and puts what comes
+before into the first stage and the rest into the last one; with own stages these two may also stand
+alone.
 ``equint`` deals out all layers in one topological order.
 """
 
@@ -46,7 +47,9 @@ class _Candidate:
     plan: tuple[Stage, ...]
 
 
-def equal_partition(instance: PiperInstance, rule: str) -> tuple[Fraction, tuple[Stage, ...]] | None:
+def equal_partition(
+    instance: PiperInstance, rule: str
+) -> tuple[Fraction, tuple[Stage, ...]] | None:
     """The best plan of a rule of ``EQUAL`` and its seconds per microbatch; None if none fits.
 
     Raises

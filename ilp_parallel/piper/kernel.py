@@ -1,4 +1,4 @@
-"""Many stages at once, compiled: can the modes of each be chosen below a cost, within memory?
+"""Many stages at once, compiled: whether their modes can be chosen below a cost and within memory.
 
 Floating point with a margin on both sides. YES and NO are certain: the answer would be the same
 for any values within the margins. UNCLEAR is left to exact arithmetic. At most two modes per layer.
@@ -46,15 +46,15 @@ def judge(
     item_rise, item_saving = np.empty(layers), np.empty(layers)
     cost_parts, memory_parts = np.empty((2, _STATES)), np.empty((2, _STATES))
     sums = np.empty((2, layers + 1))
-    last_degree, last_in_flight = -1, -1
+    last = (-1, -1)
     for row in range(rows):
         devices, replicas = labels[row]
         if frontier[devices] <= replicas:
             verdict[row] = DOMINATED
             continue
         d, y = degree[row], in_flight[row]
-        if d != last_degree or y != last_in_flight:
-            last_degree, last_in_flight = d, y
+        if last != (d, y):
+            last = (d, y)
             _price(modes, d, y, cheap_cost, cheap_memory, rise, saving, ratio)
             order = np.argsort(ratio, kind="mergesort")
         cost, excess = crossing[row], -limits[1]
@@ -63,11 +63,11 @@ def judge(
                 cost += cheap_cost[v]
                 excess += cheap_memory[v]
         count = 0
-        for v in order:
-            if saving[v] <= 0:
+        for item in order:
+            if saving[item] <= 0:
                 continue
-            if members[high, v] and not members[low[row], v]:
-                item_rise[count], item_saving[count] = rise[v], saving[v]
+            if members[high, item] and not members[low[row], item]:
+                item_rise[count], item_saving[count] = rise[item], saving[item]
                 count += 1
         room = limits[0] * d - cost
         margin = limits[3] + limits[4] * y
@@ -146,12 +146,16 @@ def _decide(  # type: ignore[no-untyped-def]
     if _relaxed(rise, saving, sums, 0, loose_excess) > loose_room:
         return NO
     strict_room, strict_excess = room - cost_margin, excess + memory_margin
-    if sums[1, count] >= strict_excess:
-        if _rounded(rise, saving, sums, strict_excess) < strict_room:
-            return YES
+    reachable = sums[1, count] >= strict_excess
+    if reachable and _rounded(rise, saving, sums, strict_excess) < strict_room:
+        return YES
     return _search(
-        rise, saving, sums, (loose_room, loose_excess, strict_room, strict_excess),
-        cost_parts, memory_parts,
+        rise,
+        saving,
+        sums,
+        (loose_room, loose_excess, strict_room, strict_excess),
+        cost_parts,
+        memory_parts,
     )
 
 

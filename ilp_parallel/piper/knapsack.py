@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cmp_to_key
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _swaps(options: Sequence[Sequence[Option]], kept: Sequence[Sequence[int]]) -
             while len(hull) > 1 and not _convex(options[v], hull[-2], hull[-1], k):
                 hull.pop()
             hull.append(k)
-        for before, after in zip(hull, hull[1:], strict=False):
+        for before, after in pairwise(hull):
             (cost, memory), (dearer, smaller) = options[v][before], options[v][after]
             swaps.append(_Swap(v, after, dearer - cost, memory - smaller))
 

@@ -8,7 +8,6 @@ incumbent: when nothing below it exists, bound and value are the same rational n
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
@@ -142,7 +141,9 @@ class PiperPlanner:
         if self._progress is not None:
             self._progress(self._value, self._bound)
 
-    def _result(self, status: Literal["optimal", "feasible", "infeasible", "unknown"]) -> PiperResult:
+    def _result(
+        self, status: Literal["optimal", "feasible", "infeasible", "unknown"]
+    ) -> PiperResult:
         bound = None if status == "infeasible" else self._bound
         if status == "optimal":
             assert self._value is not None

@@ -52,7 +52,7 @@ class StepPricer:
                 best = choice, [numbers[v][k] for v, k in enumerate(choice.picks)]
         return best
 
-    def _names(self, step: Step) -> list[str | None]:
+    def _names(self, step: Step) -> Sequence[str | None]:
         """Mode names a stage may be restricted to; None for any mode of each layer."""
         if not self.instance.one_mode_per_stage:
             return [None]
@@ -81,9 +81,7 @@ class StepPricer:
             numbers.append(number)
         return options, numbers
 
-    def _crossing(
-        self, edges: Sequence[int], costs: Sequence[int], end: int, inside: int
-    ) -> int:
+    def _crossing(self, edges: Sequence[int], costs: Sequence[int], end: int, inside: int) -> int:
         """Cost of the edges whose other end lies outside the stage."""
         return sum(
             cost

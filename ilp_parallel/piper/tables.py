@@ -147,7 +147,8 @@ class Tables:
         """[layers] cost of the edges into each layer whose source is outside downset ``high``."""
         outside = ~self.member[high, self._tails]
         weights = np.where(outside, self.variants[variant].passing, 0.0)
-        return np.bincount(self._heads, weights, self.instance.layers)
+        found: Floats = np.bincount(self._heads, weights, self.instance.layers).astype(np.float64)
+        return found
 
     def _margins(self) -> tuple[float, tuple[float, float]]:
         """What floating point may err by: seconds, and bytes as (constant, per microbatch)."""

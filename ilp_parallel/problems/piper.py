@@ -10,8 +10,8 @@ degree d_i, a tensor degree t_i and one mode per layer, a mode being a way to ru
    + \sum_{(v,x) \text{ leaves } V_i} l_{vx} \Bigr)
 
 with p the seconds per microbatch of the chosen mode, r_v = 4 w_v / (N B) the resynchronisation of
-its w bytes of weights, e_uv = 2 (c_uv + syncFw_v[u]) / B and l_vx = 2 (c_vx + syncBw_v[x]) / B; B is
-the bandwidth in bytes per second, N the number of microbatches per step. Subject to
+its w bytes of weights, e_uv = 2 (c_uv + syncFw_v[u]) / B and l_vx = 2 (c_vx + syncBw_v[x]) / B; B
+is the bandwidth in bytes per second, N the number of microbatches per step. Subject to
 
 * sum_i d_i t_i <= K devices, d_i divides N, sum_i d_i <= min(N, K);
 * y_i = ceil((d_i + ... + d_m) / d_i) microbatches in flight, and

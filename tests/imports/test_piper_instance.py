@@ -140,7 +140,9 @@ def test_bad_files(kind: str, tmp_path: Path) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_any_change_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: object) -> None:
+def test_any_change_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: object
+) -> None:
     """Random damage: one value anywhere replaced by another kind of value."""
     whole = copy.deepcopy(document())
     place: object = whole

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from decimal import Decimal
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +15,7 @@ from ilp_parallel.problems.piper import Mode, PiperInstance, Stage, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from fractions import Fraction
 
 DATA = Path(os.environ.get("PIPER_DATA", Path(__file__).parents[3] / "shared/data/piper"))
 ABSENT = "needs the public inputs of Piper; set PIPER_DATA"
@@ -172,8 +171,3 @@ def written(path: Path, **changes: object) -> Path:
     """The file above, written."""
     path.write_text(json.dumps(document(**changes)))
     return path
-
-
-def exact(text: str) -> Decimal:
-    """A decimal as the file has it."""
-    return Decimal(text)
