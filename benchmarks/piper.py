@@ -1,8 +1,8 @@
 """Public inputs of Piper: our value, the published one, the gap and both times.
 
 ``python benchmarks/piper.py [TABLE ...]`` with the folder PIPER_DATA (default
-``../shared/data/piper``). Tables: ``reference`` (every row of reference.csv), ``large`` (bert32 on up
-to 2,048 devices, gnmt), ``greedy`` (resnet against the published choice of modes). Every value is a
+``../shared/data/piper``). Tables: ``reference`` (every row of reference.csv), ``large`` (bert32 to
+2,048 devices, gnmt), ``greedy`` (resnet against the published choice of modes). Every value is a
 cold process; seconds are its processor time, start and imports included, and MiB its peak memory.
 """
 

@@ -85,7 +85,7 @@ def solve_piper(
     """Solve, write the result, and leave with the exit code of its status."""
     from ilp_parallel.imports.piper_instance import piper_instance, read_piper_file
     from ilp_parallel.piper.solving import solve_instance
-    from ilp_parallel.plan_files import require_target
+    from ilp_parallel.writing import require_target
 
     require_target(output)
     if time_limit_s is not None and not 0 <= time_limit_s < 1e9:

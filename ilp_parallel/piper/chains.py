@@ -74,7 +74,15 @@ class _Rows:
     crossing: Floats  # part of base: edges over the boundary
 
     def pick(self, which: Ints) -> _Rows:
-        return _Rows(*(getattr(self, name)[which] for name in self.__slots__))
+        return _Rows(
+            self.label[which],
+            self.low[which],
+            self.devices[which],
+            self.replicas[which],
+            self.base[which],
+            self.resync[which],
+            self.crossing[which],
+        )
 
 
 class ChainSearch:
@@ -201,16 +209,16 @@ class ChainSearch:
         """Accept for every row the least data degree that works, if its label is not beaten."""
         tensor = self.tables.variants[variant].tensor
         index = self._first_degrees(rows)
-        while len(index):
+        while True:
             live = np.flatnonzero(index < len(self._degrees))
-            rows, index = rows.pick(live), index[live]
-            degree = self._degrees[index]
-            reached = np.stack((rows.devices + tensor * degree, rows.replicas + degree), axis=1)
-            live = np.flatnonzero(
-                (reached[:, 0] < len(frontier)) & (reached[:, 1] <= most_replicas)
-            )
-            live = live[frontier[reached[live, 0]] > reached[live, 1]]
-            rows, index, degree, reached = rows.pick(live), index[live], degree[live], reached[live]
+            degree = self._degrees[index[live]]
+            devices, replicas = rows.devices[live] + tensor * degree, rows.replicas[live] + degree
+            within = (devices < len(frontier)) & (replicas <= most_replicas)
+            within &= frontier[np.minimum(devices, len(frontier) - 1)] > replicas
+            if not within.any():
+                return
+            rows, index, degree = rows.pick(live[within]), index[live[within]], degree[within]
+            reached = np.stack((devices[within], replicas[within]), axis=1)
             works = self._judge(high, variant, rows, (degree, reached), frontier)
             new = np.flatnonzero(works)
             if len(new):
@@ -236,16 +244,16 @@ class ChainSearch:
         self._enter_frontier(frontier, reached[works])
         open_ = np.flatnonzero(~works & (cost <= tables.cost_margin))
         open_ = open_[frontier[reached[open_, 0]] > reached[open_, 1]]
+        if not len(open_):
+            return works
         for y in np.unique(in_flight[open_]).tolist():
             least = tables.smallest(variant, y)
             at = open_[in_flight[open_] == y]
             large = least[high] - least[rows.low[at]] - limit > margin[at]
             open_ = np.setdiff1d(open_, at[large], assume_unique=True)
-        if len(open_):
-            open_ = open_[np.lexsort((reached[open_, 1], reached[open_, 0]))]
-            works[open_] = self._knapsacks(
-                high, variant, rows.pick(open_), (degree[open_], reached[open_]), frontier
-            )
+        open_ = open_[np.lexsort((reached[open_, 1], reached[open_, 0]))]
+        labels = (degree[open_], reached[open_])
+        works[open_] = self._knapsacks(high, variant, rows.pick(open_), labels, frontier)
         return works
 
     def _knapsacks(
