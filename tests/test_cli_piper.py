@@ -76,7 +76,8 @@ def test_infeasible(run: Callable[..., Ran], file: Path) -> None:  # noqa: F811
     document = json.loads(found.out)
     assert (document["status"], document["proof"]) == ("infeasible", "exact")
     assert document["objective"] is document["bound"] is document["plan"] is None
-    assert "infeasible" in run("solve", file, "--format-in", "piper", *words[:2]).out
+    assert document["infeasibility"]["code"] == "LAYER_TOO_LARGE"
+    assert "LAYER_TOO_LARGE" in run("solve", file, "--format-in", "piper", *words[:2]).out
 
 
 def test_options_replace_the_machine(run: Callable[..., Ran], file: Path) -> None:  # noqa: F811

@@ -139,7 +139,7 @@ def _document(
     from ilp_parallel import __version__
     from ilp_parallel.imports.piper_plan import piper_plan
 
-    plan = answer.plan
+    plan, reason = answer.plan, answer.reason
     return {
         "schema": "ilp_parallel.solve-piper/1",
         "version": __version__,
@@ -166,6 +166,7 @@ def _document(
             "microbatches": instance.microbatches,
             "hash": None if path == "-" else _hash(path),
         },
+        "infeasibility": None if reason is None else {"code": reason.code, "text": reason.text},
         "stage_seconds": [float(seconds) for seconds in answer.stage_seconds],
         "plan": None if plan is None else piper_plan(plan, instance),
     }
@@ -191,6 +192,8 @@ def _text(
     names = ("status", "proof", "objective", "bound", "gap", "verified", "ablation")
     facts = [(name, str(document[name])) for name in names]
     title = f"{instance.name}: seconds per microbatch of the slowest stage"
+    if answer.reason is not None:
+        facts.append((answer.reason.code, answer.reason.text))
     parts = [render(title, ("", ""), facts, "md" if style == "md" else "table")]
     if answer.plan is not None:
         rows = []

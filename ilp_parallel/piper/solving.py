@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from ilp_parallel.errors import InputError
 from ilp_parallel.piper.ablations import ABLATIONS, ablated
 from ilp_parallel.piper.equal import EQUAL, equal_partition
+from ilp_parallel.piper.reasons import Reason, why_infeasible
 from ilp_parallel.piper.search import PiperPlanner, PiperResult
 from ilp_parallel.problems.piper import evaluate
 from ilp_parallel.specs.documents import shown
@@ -40,6 +41,7 @@ class PiperAnswer:
     verified: bool
     downsets: int | None
     solver: str
+    reason: Reason | None = None  # of an infeasible problem
 
     @property
     def gap(self) -> float | None:
@@ -90,7 +92,10 @@ def solve_instance(
 def _equal(instance: PiperInstance, rule: str) -> PiperAnswer:
     found = equal_partition(instance, rule)
     if found is None:
-        return PiperAnswer("infeasible", None, None, None, (), False, None, _ALL)
+        reason = why_infeasible(instance)
+        if reason.code == "STAGES_TOO_LARGE":
+            reason = Reason("NO_EQUAL_PARTITION_FITS", "every equal partition exceeds the memory")
+        return PiperAnswer("infeasible", None, None, None, (), False, None, _ALL, reason)
     result = PiperResult("optimal", found[0], found[0], found[1], 0, 0)
     return _answer(instance, result, _ALL)
 
@@ -111,4 +116,5 @@ def _answer(instance: PiperInstance, result: PiperResult, solver: str) -> PiperA
         verified,
         result.downsets or None,
         solver,
+        why_infeasible(instance) if result.status == "infeasible" else None,
     )

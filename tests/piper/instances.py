@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from hypothesis import strategies as st
 
+from ilp_parallel.piper.steps import StepPricer
+from ilp_parallel.problems.downsets import downsets
 from ilp_parallel.problems.piper import Mode, PiperInstance, Stage, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from fractions import Fraction
 
 DATA = Path(os.environ.get("PIPER_DATA", Path(__file__).parents[3] / "shared/data/piper"))
 ABSENT = "needs the public inputs of Piper; set PIPER_DATA"
@@ -77,6 +79,29 @@ def random_piper(seed: int, layers: int = 4, plain: bool = False) -> PiperInstan
         tensor_degrees=tuple(t for t in degrees if t <= devices),
         one_mode_per_stage=bool(rng.random() < 0.2),
     )
+
+
+def table_value(instance: PiperInstance) -> Fraction | None:
+    """Least bottleneck by the plain table over (downset, devices, replicas), nothing left out."""
+    pricer, masks = StepPricer(instance), downsets(instance.layers, instance.edges)
+    value: dict[tuple[int, int, int], Fraction] = {(0, 0, 0): Fraction(0)}
+    for high in masks[1:]:
+        fresh: dict[tuple[int, int, int], Fraction] = {}
+        for (low, k, s), before in value.items():
+            if low & ~high:
+                continue
+            for d in instance.data_degrees:
+                for t in instance.tensor_degrees:
+                    key = (high, k + d * t, s + d)
+                    if key[1] > instance.devices or key[2] > instance.replicas:
+                        continue
+                    seconds = pricer.seconds((low, high, t, d), -(-(s + d) // d))
+                    if seconds is not None:
+                        reached = max(before, seconds)
+                        fresh[key] = min(fresh.get(key, reached), reached)
+        value.update(fresh)
+    ends = [found for (mask, _, _), found in value.items() if mask == masks[-1]]
+    return min(ends, default=None)
 
 
 def ordered_partitions(layers: frozenset[int]) -> Iterator[tuple[frozenset[int], ...]]:

@@ -19,7 +19,7 @@ from ilp_parallel.piper.solving import MODES, solve_instance
 from ilp_parallel.problems.piper import Stage, evaluate
 from ilp_parallel.solvers.outcome import SolveOptions
 from ilp_parallel.solvers.registry import get_solver
-from tests.piper.instances import all_plans, best_value, random_piper, seeds
+from tests.piper.instances import all_plans, best_value, random_piper, seeds, table_value
 
 
 @pytest.mark.parametrize("few", [0, 100])
@@ -36,6 +36,19 @@ def test_equals_brute_force(few: int, seed: int) -> None:
         verdict = evaluate(instance, result.plan)
         assert verdict.feasible
         assert verdict.objective == result.objective == result.bound
+
+
+@pytest.mark.parametrize("few", [0, 10**9])
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds)
+def test_equals_the_plain_table(few: int, seed: int) -> None:
+    """More layers than enumeration takes; every stage compiled, and every stage exact."""
+    instance = random_piper(seed, layers=8, plain=True)
+    instance = replace(instance, memory=3 * instance.memory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains, "_FEW", few)
+        result = PiperPlanner(instance).run()
+    assert result.objective == table_value(instance)
 
 
 @settings(max_examples=25, deadline=None)
