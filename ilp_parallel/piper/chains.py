@@ -246,26 +246,44 @@ class ChainSearch:
         open_ = open_[frontier[reached[open_, 0]] > reached[open_, 1]]
         if not len(open_):
             return works
-        for y in np.unique(in_flight[open_]).tolist():
-            least = tables.smallest(variant, y)
-            at = open_[in_flight[open_] == y]
-            large = least[high] - least[rows.low[at]] - limit > margin[at]
-            open_ = np.setdiff1d(open_, at[large], assume_unique=True)
+        self._hard += len(open_)
+        is_compiled = sums.modes is not None and self._hard > _FEW and self._theta is not None
+        if not is_compiled:
+            least = self._least_use(variant, high, rows.low[open_], in_flight[open_]) - limit
+            if self._theta is None:
+                sure = open_[least <= -margin[open_]]
+                works[sure] = True
+                self._enter_frontier(frontier, reached[sure])
+                open_, least = open_[~works[open_]], least[~works[open_]]
+            open_ = open_[least <= margin[open_]]
         open_ = open_[np.lexsort((reached[open_, 1], reached[open_, 0]))]
         labels = (degree[open_], reached[open_])
-        works[open_] = self._knapsacks(high, variant, rows.pick(open_), labels, frontier)
+        rows = rows.pick(open_)
+        works[open_] = self._knapsacks(high, variant, rows, labels, frontier, is_compiled)
         return works
 
+    def _least_use(self, variant: int, high: int, low: Ints, in_flight: Ints) -> Floats:
+        """Bytes of each stage with the smallest mode of every layer."""
+        use = np.empty(len(low))
+        for y in np.unique(in_flight).tolist():
+            least, at = self.tables.smallest(variant, y), in_flight == y
+            use[at] = least[high] - least[low[at]]
+        return use
+
     def _knapsacks(
-        self, high: int, variant: int, rows: _Rows, labels: tuple[Ints, Ints], frontier: Ints
+        self,
+        high: int,
+        variant: int,
+        rows: _Rows,
+        labels: tuple[Ints, Ints],
+        frontier: Ints,
+        is_compiled: bool,
     ) -> Bools:
         """The same by choosing modes: compiled, then exactly where that is too close to tell."""
         tables, sums, (degree, reached) = self.tables, self.tables.variants[variant], labels
         in_flight = 1 + -(-rows.replicas // degree)
         verdict = np.full(len(degree), 2, dtype=np.int8)
-        self._hard += len(degree)
-        many = self._hard > _FEW and math.isfinite(self._limit)
-        if many and sums.modes is not None:
+        if is_compiled and sums.modes is not None:
             from ilp_parallel.piper.kernel import judge
 
             limit = self.instance.memory / self.instance.units_per_byte
