@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Literal
 from ilp_parallel.baselines.heuristics import HEURISTICS, run_heuristic
 from ilp_parallel.baselines.two_level_dp import two_level_dp
 from ilp_parallel.bounds import lagrangian_bound, lagrangian_multipliers, work_bound
+from ilp_parallel.costs.breakdown import flops_per_parameter
 from ilp_parallel.costs.hardware import Machine
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
-from ilp_parallel.planner import FORMULATIONS, get_formulation, search, solve_configuration
+from ilp_parallel.planner import search
 from ilp_parallel.playing import play
+from ilp_parallel.programs import FORMULATIONS, get_formulation, solve_configuration
 from ilp_parallel.report import render
 from ilp_parallel.solvers.registry import get_solver
 
@@ -150,16 +152,17 @@ def bound_rungs(
 def roofline_s(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> float | None:
     """Seconds that the matrix multiplications alone take on all devices at their dense peak.
 
-    Six operations per matrix parameter and token (the output matrix included), spread evenly.
+    Six operations (four of a frozen one) per token and matrix parameter that it passes, the output
+    matrix included, spread evenly.
     Attention is left out, because its kernels skip the masked half. No plan is faster: the busiest
     device group works for at least the mean, ``m C <= T``, and no rate exceeds the peak. None where
     layer times are measured, since they need not respect a peak.
     """
     if job.layer_times:
         return None
-    matrices = model.layers * model.layer_matrix_parameters + model.vocab * model.hidden
     peak = Machine(cluster, job).peak_flops
-    return 6.0 * matrices * job.tokens_per_step / (cluster.devices * peak)
+    operations = flops_per_parameter(job) * model.active_matrix_parameters
+    return operations * job.tokens_per_step / (cluster.devices * peak)
 
 
 def _add_distances(rungs: list[Rung], instance: PipelineInstance, job: JobSpec) -> None:

@@ -46,7 +46,8 @@ def megatron_rules(costs: CostModel) -> tuple[Plan, int] | None:
     only if nothing of this fits are sequences split, over 2, 4, 8, ... ranks, with everything tried
     again (Llama 3, arXiv 2407.21783, section 3.3.2, splits long sequences only).
     """
-    for context in context_degrees(costs.cluster, costs.job, get_space("megatron")):
+    megatron = get_space("megatron")
+    for context in context_degrees(costs.model, costs.cluster, costs.job, megatron):
         for modules in ((), ("core_attn",), ("full",)):
             for pipeline, tensor in _growing_pipeline(costs):
                 found = [

@@ -80,7 +80,7 @@ def _listing(rows: Sequence[Row], style: Style) -> str:
             )
         )
     header = ("job", "method", "step time s", "above optimum %", "s", "configuration")
-    return render("proven optimum and heuristics", header, lines, style)
+    return render("the proven optimum, and what others reach", header, lines, style)
 
 
 def _summary_title(rows: Sequence[Row]) -> str:
