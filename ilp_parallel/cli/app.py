@@ -37,11 +37,8 @@ from ilp_parallel.cli.options import (
     search_options,
     write_result,
 )
-<<<<<<< HEAD
-from ilp_parallel.cli.piper import FORM, piper_options, solve_piper, take_piper_words
-=======
 from ilp_parallel.cli.pareto import pareto
->>>>>>> main
+from ilp_parallel.cli.piper import FORM, piper_options, solve_piper, take_piper_words
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
 from ilp_parallel.cli.shard import shard
 from ilp_parallel.cli.simulate import simulate
