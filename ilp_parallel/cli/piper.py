@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from ilp_parallel.cli.options import Format
-    from ilp_parallel.imports.piper_instance import Machine
+    from ilp_parallel.imports.piper_instance import Machine, PiperFile
     from ilp_parallel.piper.solving import PiperAnswer
     from ilp_parallel.problems.piper import PiperInstance
 
@@ -97,7 +97,7 @@ def solve_piper(
     ablation = cast("str | None", taken["ablation"]) or "full"
     parsed = time.perf_counter()
     answer = solve_instance(instance, ablation, deadline, _progress)
-    document = _document(path, instance, ablation, answer)
+    document = _document(path, file, instance, ablation, answer)
     now = time.perf_counter()
     document["timing"] = {"total_s": now - started, "search_s": now - parsed}
     style = chosen_style(style, output)
@@ -134,7 +134,7 @@ def _progress(value: Fraction | None, bound: Fraction) -> None:
 
 
 def _document(
-    path: str, instance: PiperInstance, ablation: str, answer: PiperAnswer
+    path: str, file: PiperFile, instance: PiperInstance, ablation: str, answer: PiperAnswer
 ) -> dict[str, object]:
     from ilp_parallel import __version__
     from ilp_parallel.imports.piper_plan import piper_plan
@@ -163,6 +163,7 @@ def _document(
             "downsets": answer.downsets,
             "devices": instance.devices,
             "memory_bytes": instance.memory / instance.units_per_byte,
+            "bandwidth_bytes_per_s": float(file.bandwidth),
             "microbatches": instance.microbatches,
             "hash": None if path == "-" else _hash(path),
         },

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ilp_parallel.piper.steps import StepPricer
+from ilp_parallel.problems.sharding import runs
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -39,6 +40,10 @@ _NONE = np.iinfo(np.int64).max
 
 _FEW = 100
 """Stages priced in exact integers before compiled code is loaded (chosen): loading takes longer."""
+
+
+_AT_ONCE = 20_000
+"""Further data degrees of all rows looked at together rather than one by one (chosen)."""
 
 
 class OutOfTimeError(Exception):
@@ -208,7 +213,7 @@ class ChainSearch:
     ) -> None:
         """Accept for every row the least data degree that works, if its label is not beaten."""
         tensor = self.tables.variants[variant].tensor
-        index = self._first_degrees(rows)
+        index, is_last = self._first_degrees(rows), False
         while True:
             live = np.flatnonzero(index < len(self._degrees))
             degree = self._degrees[index[live]]
@@ -226,8 +231,19 @@ class ChainSearch:
                 entry[:, 0], entry[:, 1:3] = high, reached[new]
                 entry[:, 3], entry[:, 4], entry[:, 5] = rows.label[new], tensor, degree[new]
                 accepted.append(entry)
-            live = np.flatnonzero(~works)
-            rows, index = rows.pick(live), index[live] + 1
+            if is_last:
+                return
+            left = self._further(rows, index, tensor, (len(frontier) - 1, most_replicas))
+            left[works] = 0
+            is_last = int(left.sum()) <= _AT_ONCE
+            rows = rows.pick(np.repeat(np.arange(len(left)), left if is_last else left > 0))
+            index = runs(index + 1, left) if is_last else index[left > 0] + 1
+
+    def _further(self, rows: _Rows, index: Ints, tensor: int, most: tuple[int, int]) -> Ints:
+        """[rows] number of larger data degrees for which devices and replicas suffice."""
+        largest = np.minimum((most[0] - rows.devices) // tensor, most[1] - rows.replicas)
+        left: Ints = np.searchsorted(self._degrees, largest, side="right") - index - 1
+        return left
 
     def _judge(
         self, high: int, variant: int, rows: _Rows, labels: tuple[Ints, Ints], frontier: Ints
