@@ -40,12 +40,9 @@ def judge(
     """Verdict of every row; accepted rows enter the frontier, rows it beats are not looked at."""
     rows, layers = len(low), members.shape[1]
     verdict = np.empty(rows, dtype=np.int8)
-    cheap_cost, cheap_memory = np.empty(layers), np.empty(layers)
-    rise, saving, ratio = np.empty(layers), np.empty(layers), np.empty(layers)
+    priced, items = np.empty((5, layers)), np.empty((2, layers))
     order = np.arange(layers)
-    item_rise, item_saving = np.empty(layers), np.empty(layers)
-    cost_parts, memory_parts = np.empty((2, _STATES)), np.empty((2, _STATES))
-    sums = np.empty((2, layers + 1))
+    parts, sums = np.empty((2, 2, _STATES)), np.empty((2, layers + 1))
     last = (-1, -1)
     for row in range(rows):
         devices, replicas = labels[row]
@@ -55,36 +52,16 @@ def judge(
         d, y = degree[row], in_flight[row]
         if last != (d, y):
             last = (d, y)
-            _price(modes, d, y, cheap_cost, cheap_memory, rise, saving, ratio)
-            order = np.argsort(ratio, kind="mergesort")
-        cost, excess = crossing[row], -limits[1]
-        for v in range(layers):
-            if members[high, v] and not members[low[row], v]:
-                cost += cheap_cost[v]
-                excess += cheap_memory[v]
-        count = 0
-        for item in order:
-            if saving[item] <= 0:
-                continue
-            if members[high, item] and not members[low[row], item]:
-                item_rise[count], item_saving[count] = rise[item], saving[item]
-                count += 1
-        room = limits[0] * d - cost
-        margin = limits[3] + limits[4] * y
+            _price(modes, d, y, priced)
+            order = np.argsort(priced[4], kind="mergesort")
+        cost, memory, count = _gather(members, high, low[row], order, priced, items)
+        room, excess = limits[0] * d - cost - crossing[row], memory - limits[1]
+        rise, saving = items[0, :count], items[1, :count]
+        margins = (limits[2], limits[3] + limits[4] * y)
         if greedy:
-            answer = _greedy(item_rise, item_saving, count, room, excess, limits[2], margin)
+            answer = _greedy(rise, saving, room, excess, margins)
         else:
-            answer = _decide(
-                item_rise[:count],
-                item_saving[:count],
-                room,
-                excess,
-                limits[2],
-                margin,
-                sums,
-                cost_parts,
-                memory_parts,
-            )
+            answer = _decide(rise, saving, room, excess, margins, sums, parts)
         verdict[row] = answer
         if answer == YES:
             for k in range(devices, len(frontier)):
@@ -93,8 +70,8 @@ def judge(
 
 
 @njit(cache=True)
-def _price(modes, d, y, cheap_cost, cheap_memory, rise, saving, ratio):  # type: ignore[no-untyped-def]
-    """The cheaper mode of every layer, and what the other costs more and saves."""
+def _price(modes, d, y, priced):  # type: ignore[no-untyped-def]
+    """Cost and memory of every layer's cheaper mode; rise, saving and their ratio by the other."""
     for v in range(modes.shape[1]):
         first = modes[0, v, 0] + (d - 1) * modes[1, v, 0]
         second = modes[0, v, 1] + (d - 1) * modes[1, v, 1]
@@ -103,39 +80,51 @@ def _price(modes, d, y, cheap_cost, cheap_memory, rise, saving, ratio):  # type:
         if second < first or (second == first and second_memory < first_memory):
             first, second = second, first
             first_memory, second_memory = second_memory, first_memory
-        cheap_cost[v], cheap_memory[v] = first, first_memory
-        rise[v], saving[v] = second - first, first_memory - second_memory
-        ratio[v] = rise[v] / saving[v] if saving[v] > 0 else np.inf
+        priced[0, v], priced[1, v] = first, first_memory
+        priced[2, v], priced[3, v] = second - first, first_memory - second_memory
+        priced[4, v] = priced[2, v] / priced[3, v] if priced[3, v] > 0 else np.inf
 
 
 @njit(cache=True)
-def _greedy(rise, saving, count, room, excess, cost_margin, memory_margin):  # type: ignore[no-untyped-def]
+def _gather(members, high, low, order, priced, items):  # type: ignore[no-untyped-def]
+    """Cost and memory of a stage with cheaper modes, and its swaps that save memory, in order."""
+    cost, memory, count = 0.0, 0.0, 0
+    for v in order:
+        if members[high, v] and not members[low, v]:
+            cost += priced[0, v]
+            memory += priced[1, v]
+            if priced[3, v] > 0:
+                items[0, count], items[1, count] = priced[2, v], priced[3, v]
+                count += 1
+    return cost, memory, count
+
+
+@njit(cache=True)
+def _greedy(rise, saving, room, excess, margins):  # type: ignore[no-untyped-def]
     """The published rule: swaps in order until all fits."""
-    for i in range(count + 1):
-        if abs(excess) <= memory_margin:
+    for i in range(len(rise) + 1):
+        if abs(excess) <= margins[1]:
             return UNCLEAR
         if excess < 0:
             break
-        if i == count:
+        if i == len(rise):
             return NO
         room -= rise[i]
         excess -= saving[i]
-    if abs(room) <= cost_margin:
+    if abs(room) <= margins[0]:
         return UNCLEAR
     return YES if room > 0 else NO
 
 
 @njit(cache=True)
-def _decide(  # type: ignore[no-untyped-def]
-    rise, saving, room, excess, cost_margin, memory_margin, sums, cost_parts, memory_parts
-):
+def _decide(rise, saving, room, excess, margins, sums, parts):  # type: ignore[no-untyped-def]
     """Whether items saving at least ``excess`` cost less than ``room``."""
     count = len(rise)
-    loose_room, loose_excess = room + cost_margin, excess - memory_margin
+    loose_room, loose_excess = room + margins[0], excess - margins[1]
     if loose_room < 0:
         return NO
     if loose_excess <= 0:
-        certain = room > cost_margin and excess <= -memory_margin
+        certain = room > margins[0] and excess <= -margins[1]
         return YES if certain else UNCLEAR
     sums[0, 0] = sums[1, 0] = 0.0
     for i in range(count):
@@ -145,18 +134,12 @@ def _decide(  # type: ignore[no-untyped-def]
         return NO
     if _relaxed(rise, saving, sums, 0, loose_excess) > loose_room:
         return NO
-    strict_room, strict_excess = room - cost_margin, excess + memory_margin
+    strict_room, strict_excess = room - margins[0], excess + margins[1]
     reachable = sums[1, count] >= strict_excess
     if reachable and _rounded(rise, saving, sums, strict_excess) < strict_room:
         return YES
-    return _search(
-        rise,
-        saving,
-        sums,
-        (loose_room, loose_excess, strict_room, strict_excess),
-        cost_parts,
-        memory_parts,
-    )
+    limits = (loose_room, loose_excess, strict_room, strict_excess)
+    return _search(rise, saving, sums, limits, parts[0], parts[1])
 
 
 @njit(cache=True)
