@@ -135,6 +135,13 @@ def test_bad_file(run: Callable[..., Ran], tmp_path: Path) -> None:  # noqa: F81
     assert run("solve", tmp_path / "none", "--format-in", "piper").err.startswith("NO_SUCH_FILE")
 
 
+def test_the_command_line_itself_loads_no_arrays() -> None:
+    """Every verb pays for what the command line imports."""
+    line = "import ilp_parallel.cli.app, sys; print('numpy' in sys.modules)"
+    command = [sys.executable, "-c", line]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
 def test_small_files_load_no_solver_and_no_compiler(file: Path) -> None:
     """What makes a short run short."""
     lines = (
