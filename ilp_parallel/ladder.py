@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "ilp_parallel.bounds/1"
 
+MOST_COLUMNS = 200_000
+"""Linear relaxations with more columns are left out (chosen: they take minutes)."""
+
 Rung = dict[str, object]
 Kind = Literal["bound", "optimum", "heuristic", "simulated"]
 
@@ -74,7 +77,7 @@ def ladder(job: CompleteJob, options: SearchOptions) -> Ladder:
         _rung(
             f"{options.formulation} on {options.solver}",
             "optimum",
-            lambda: _solved(instance, options),
+            lambda: _solved(instance, options, rungs),
         )
     )
     costs = CostModel(job.model, job.cluster, job.job)
@@ -195,11 +198,11 @@ def _relaxation(name: str, instance: PipelineInstance, large: bool) -> Rung:
         reason = "LARGE: see the verb bounds"
     if reason is not None:
         return _rung(f"LP of {name}", "bound", lambda: None, reason.partition(":")[0])
-    return _rung(
-        f"LP of {name}",
-        "bound",
-        lambda: get_solver("highs").relaxation(formulation.build(instance)),
-    )
+    program = formulation.build(instance)
+    if program.column_count > MOST_COLUMNS:
+        note = f"LARGE ({program.column_count:,} columns)"
+        return _rung(f"LP of {name}", "bound", lambda: None, note)
+    return _rung(f"LP of {name}", "bound", lambda: get_solver("highs").relaxation(program))
 
 
 def _exact(instance: PipelineInstance, cutoff: int | None) -> float | None:
@@ -209,8 +212,11 @@ def _exact(instance: PipelineInstance, cutoff: int | None) -> float | None:
     return None if optimum is None else float(optimum.numerator)
 
 
-def _solved(instance: PipelineInstance, options: SearchOptions) -> float | None:
-    outcome = solve_configuration(instance, options.formulation, options.solver)
+def _solved(instance: PipelineInstance, options: SearchOptions, rungs: list[Rung]) -> float | None:
+    """The optimum by an integer program; anything up to the last optimum found is looked at."""
+    known = [r["value"] for r in rungs if r["kind"] == "optimum"]
+    cutoff = int(known[-1]) + 1 if known and isinstance(known[-1], float) else None
+    outcome = solve_configuration(instance, options.formulation, options.solver, cutoff)
     return None if outcome.objective is None else float(outcome.objective)
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from ilp_parallel.baselines.named.registry import get_heuristics, run_named
+from ilp_parallel.baselines.named.registry import NAMED, get_heuristics, run_named
 from ilp_parallel.baselines.named.workbench import Effort
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
@@ -94,7 +94,7 @@ def compare_models(
         ``optimum`` are in ticks of the job; ``excess_ticks`` is their difference, ``excess`` that
         divided by the optimum, 0 only where they are equal; None where the method found no plan or
         the optimum is not proven.
-        ``seconds`` is what the method took.
+        ``seconds`` is what the method took, ``note`` why it was not asked.
     """
     chosen = Methods() if methods is None else methods
     report = done or (lambda count: None)
@@ -147,6 +147,10 @@ def _compare(job: CompleteJob, options: SearchOptions, methods: Methods) -> list
         if narrower is not None:
             rows.append(_reach_row(job, narrower, method, optimum))
             continue
+        if not NAMED[method].applies(job.model):
+            note = "knows layers of one kind only"
+            rows.append(_row(job, "heuristic", method, None, optimum, 0.0, None, note))
+            continue
         costs = CostModel(job.model, job.cluster, job.job)  # what one remembers helps no other
         found = run_named(method, costs, methods.effort)
         value = found.objective_ticks
@@ -186,6 +190,7 @@ def _row(
     optimum: int | None,
     seconds: float,
     plan: Plan | None,
+    note: str | None = None,
 ) -> Row:
     excess_ticks = None if ticks is None or optimum is None else ticks - optimum
     return {
@@ -203,4 +208,5 @@ def _row(
         "step_time_s": None if ticks is None else ticks * job.job.tick_ns * 1e-9,
         "seconds": seconds,
         "configuration": None if plan is None else plan.configuration.name,
+        "note": note,
     }

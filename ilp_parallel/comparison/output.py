@@ -76,7 +76,7 @@ def _listing(rows: Sequence[Row], style: Style) -> str:
                 "no plan" if step is None else f"{step:.6f}",
                 _percent(row_excess(row)),
                 f"{cast('float', row['seconds']):.2f}",
-                str(row["configuration"] or ""),
+                str(row["configuration"] or row["note"] or ""),
             )
         )
     header = ("job", "method", "step time s", "above optimum %", "s", "configuration")
