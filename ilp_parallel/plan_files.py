@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,15 +10,15 @@ from ilp_parallel.certificate import Certificate
 from ilp_parallel.configuration import Configuration, Strategy
 from ilp_parallel.errors import InputError
 from ilp_parallel.plan import Plan
-from ilp_parallel.specs.documents import MAX_RESULT_BYTES, read_document, shown
+from ilp_parallel.specs.documents import MAX_RESULT_BYTES, read_document
 from ilp_parallel.specs.validate import check_cluster, check_job, check_model, to_cluster
 from ilp_parallel.specs.validate import to_job as job_from
 from ilp_parallel.specs.validate import to_model as model_from
+from ilp_parallel.writing import replacing as replacing
+from ilp_parallel.writing import require_target as require_target
+from ilp_parallel.writing import write_text as write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import IO
-
     from ilp_parallel.specs.documents import Document
 
 PLAN_SCHEMA = "ilp_parallel.plan/1"
@@ -211,64 +206,3 @@ def certificate_of_document(data: Document, path: str) -> Certificate:
         raise InputError(
             "NOT_A_CERTIFICATE", f"{path}: {error}", "write one with solve -o"
         ) from None
-
-
-def require_target(path: str) -> None:
-    """Refuse an output path that cannot work, before anything long is started.
-
-    Raises
-    ------
-    InputError
-        ``CANNOT_WRITE``.
-    """
-    if path == "-":
-        return
-    target = Path(path)
-    try:
-        directory, folder = target.is_dir(), target.parent.is_dir()
-    except OSError as error:  # a name too long for the file system, for instance
-        reason = error.strerror or "no usable name"
-        raise InputError("CANNOT_WRITE", f"{shown(path)}: {reason}", "choose another -o") from None
-    if directory or not folder:
-        reason = "it is a directory" if directory else "no such folder"
-        raise InputError("CANNOT_WRITE", f"{shown(path)}: {reason}", "choose another -o")
-
-
-def write_text(path: str, text: str) -> None:
-    """Write a file whole or not at all; ``-`` is standard output.
-
-    Raises
-    ------
-    InputError
-        ``CANNOT_WRITE``.
-    """
-    if path == "-":
-        sys.stdout.write(text)
-        return
-    with replacing(path, "choose another -o") as file:
-        file.write(text.encode())
-
-
-@contextmanager
-def replacing(path: str, fix: str) -> Iterator[IO[bytes]]:
-    """A file to fill that takes the place of ``path`` at the end, and vanishes on an error.
-
-    Raises
-    ------
-    InputError
-        ``CANNOT_WRITE``, with the fix given.
-    """
-    target = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".ilp_parallel-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                yield file
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError("CANNOT_WRITE", f"{path}: {reason}", fix) from None

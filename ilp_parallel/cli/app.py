@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import click
 
@@ -39,6 +39,7 @@ from ilp_parallel.cli.options import (
     write_result,
 )
 from ilp_parallel.cli.pareto import pareto
+from ilp_parallel.cli.piper import FORM, piper_options, solve_piper, take_piper_words
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
 from ilp_parallel.cli.shard import shard
 from ilp_parallel.cli.simulate import simulate
@@ -69,6 +70,7 @@ for _command in (report, compare, pareto, shard):
 @click.argument("model")
 @job_options
 @exchange_options
+@piper_options
 @search_options
 @output_options
 @click.option("--cross-check", is_flag=True, help="Solve the winner again with CP-SAT.")
@@ -87,12 +89,19 @@ def solve(
     workers: int,
     **words: object,
 ) -> None:
-    """Prove the optimal plan of MODEL, a preset or a file."""
+    """Prove the optimal plan of MODEL, a preset or a file.
+
+    With --format-in piper MODEL is a file of Piper's planner, which states all costs itself.
+    """
+    started = _STARTED
+    of_piper = take_piper_words(words)
+    if words["form"] == FORM:
+        limit_s = cast("float | None", words["time_limit_s"])
+        solve_piper(model, of_piper, limit_s, output, style, started)
     from ilp_parallel.plan_files import require_target
     from ilp_parallel.solving import MINIMISED, answer_document
     from ilp_parallel.solving import solve as run
 
-    started = _STARTED
     require_target(output)
     beside = {"cross_check": cross_check, "trace": trace, "sensitivity": sensitivity}
     require_alone(objective, beside)

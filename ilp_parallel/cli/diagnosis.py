@@ -25,7 +25,6 @@ from ilp_parallel.cli.options import (
 )
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import CompleteJob
-from ilp_parallel.spaces import SPACES, Pins
 from ilp_parallel.specs.validate import require_in_range
 
 if TYPE_CHECKING:
@@ -219,6 +218,7 @@ def explain(
     solved again for the changed cluster.
     """
     from ilp_parallel.plan_files import require_target
+    from ilp_parallel.spaces import SPACES
 
     require_target(output)
     options = read_search_options(words)
@@ -285,6 +285,7 @@ def _explain_plan(
         best_with,
         every_other,
     )
+    from ilp_parallel.spaces import SPACES, Pins
 
     plan = _plan_alone(argument, words_of_plan, words)
     if _defaulted("space") and plan.space in SPACES:

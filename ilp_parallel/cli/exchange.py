@@ -36,6 +36,9 @@ FRAMEWORKS = (
 FORMS = ("megatron", "torchtitan", "deepspeed", "galvatron", "calculon")
 """Names of ``ilp_parallel.imports.registry.FORMS``, likewise."""
 
+PROBLEMS = ("piper",)
+"""Names of ``ilp_parallel.imports.registry.PROBLEMS``, likewise: only ``solve`` takes them."""
+
 _TAKEN = ("form", "also", "of_model", "vocab", "nccl_intra", "nccl_inter")
 """Names of the options below in the words of a command."""
 
@@ -45,7 +48,10 @@ def exchange_options(command: Command) -> Command:
     for option in reversed(
         (
             click.option(
-                "--format-in", "form", type=click.Choice(FORMS), help="Format of the file."
+                "--format-in",
+                "form",
+                type=click.Choice((*FORMS, *PROBLEMS)),
+                help="Format of the file.",
             ),
             click.option("--also", multiple=True, metavar="FILE", help="Further files (calculon)."),
             click.option("--model", "of_model", help="Model of the run, where its file is silent."),

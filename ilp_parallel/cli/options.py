@@ -189,7 +189,7 @@ def json_text(document: object) -> str:
 
 def write_result(output: str, text: str) -> None:
     """Write the result to a file or, for ``-``, to standard output."""
-    from ilp_parallel.plan_files import write_text
+    from ilp_parallel.writing import write_text
 
     write_text(output, text)
 

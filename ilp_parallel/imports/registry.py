@@ -27,6 +27,9 @@ SINGLE: dict[str, Callable[[str, str, int | None], Imported]] = {
 
 FORMS = (*SINGLE, "calculon")
 
+PROBLEMS = ("piper",)
+"""Formats of whole problems rather than of runs: they have readers and verbs of their own."""
+
 
 def read_texts(files: Sequence[tuple[str, str]], form: str, devices: int | None) -> Imported:
     """What files (text and origin) of a format state about a run.
@@ -39,8 +42,11 @@ def read_texts(files: Sequence[tuple[str, str]], form: str, devices: int | None)
     Raises
     ------
     InputError
-        ``UNKNOWN_FORMAT``, ``ONE_FILE_ONLY``, or what the reader of the format raises.
+        ``NOT_A_RUN``, ``UNKNOWN_FORMAT``, ``ONE_FILE_ONLY``, or what the format's reader raises.
     """
+    if form in PROBLEMS:
+        message = f"a file of format {form} states a problem, not a run"
+        raise InputError("NOT_A_RUN", message, "use solve")
     if form == "calculon":
         return read_calculon(files, devices)
     if form not in SINGLE:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ilp_parallel.cli.exchange import FORMS as OFFERED
+from ilp_parallel.cli.exchange import PROBLEMS as OFFERED_PROBLEMS
 from ilp_parallel.errors import InputError
-from ilp_parallel.imports.registry import FORMS, read_texts
+from ilp_parallel.imports.registry import FORMS, PROBLEMS, read_texts
 from tests.imports.runs import (
     APPLICATION,
     DEEPSPEED,
@@ -29,6 +30,7 @@ def read(form: str, *texts: str, devices: int | None = None) -> Imported:
 
 def test_command_line_offers_every_format() -> None:
     assert OFFERED == FORMS
+    assert OFFERED_PROBLEMS == PROBLEMS
 
 
 def test_torchtitan_states_its_run() -> None:
