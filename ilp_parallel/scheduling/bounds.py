@@ -81,17 +81,15 @@ def lower_bounds(instance: ScheduleInstance) -> tuple[Bound, ...]:
 
 
 def certainly_infeasible(instance: ScheduleInstance) -> str | None:
-    """A reason why no schedule exists: an operation that does not fit alone; None if all do.
+    """A reason why no schedule exists: a stage whose ``F`` does not fit alone; None if all do.
 
-    Where every ``F``, ``B`` and ``W`` of one microbatch fits on every device, beside the other stages
-    of that device, microbatches can be run one after the other. Between the two cases, with several
-    stages on a device, this answers None though no schedule may exist.
+    While ``B`` runs everything that ``F`` takes without recomputation and offload is there. Where
+    one microbatch fits on all stages of every device at once, microbatches can run one after the
+    other. Between the two cases this answers None though no schedule may exist.
     """
-    for j in range(instance.stages):
-        saved = max(int(instance.recompute_memory[j]), 0)
-        need, room = int(instance.forward_memory[j]), int(instance.capacity[instance.stage_device[j]])
-
-        if max(need, need - saved) > room:
+    rooms = instance.capacity[instance.stage_device].tolist()
+    for j, (need, room) in enumerate(zip(instance.forward_memory.tolist(), rooms, strict=True)):
+        if need > room:
             return f"stage {j} needs {need} memory units, its device has {room}"
     return None
 
@@ -202,9 +200,40 @@ def _warm_up(instance: ScheduleInstance, group: list[_Stage]) -> Iterable[Bound]
     before = min(first - head, _most_work(items, room + more))
     place = f"device {group[0].device}"
     yield Bound("warm_up", first + load - before, place)
+    if len(group) == 1:
+        trip = _last_trip_idle(instance, group[0])
+        yield Bound("warm_up_and_last_trip", first + load - before + trip, place)
+        ticks = first + load - before + trip - _most_waiting(group, room) + home
+        yield Bound("warm_up_last_trip_and_cool_down", ticks, place)
     after = _most_waiting(group, room)
     yield Bound("cool_down", head + load - after + home, place)
     yield Bound("warm_up_and_cool_down", first + load - before - after + home, place)
+
+
+def _last_trip_idle(instance: ScheduleInstance, s: _Stage) -> int:
+    r"""Idle ticks of a device with one stage between its last ``F`` and the ``B`` of that microbatch.
+
+    If memory lets fewer than all ``F`` start before the first ``B`` ends, the last ``F`` starts after that, and its idle
+    time is apart from that of the warm-up. At least :math:`trip_j - F_j` ticks lie between the end of
+    the last ``F`` and the ``B`` of its microbatch. Meanwhile only ``B`` and ``W`` of microbatches that
+    were in memory when that ``F`` started can run: with ``n`` before their ``B``, the last one
+    included, and ``u`` before their ``W``, :math:`n f + u k \le` capacity, at most
+    :math:`(n - 1)(B_j + W_j) + u W_j`.
+    """
+    room = int(instance.capacity[s.device])
+    if s.least_forward_memory <= 0 or s.kept_memory < 0:
+        return 0
+    fitting = room // s.least_forward_memory
+    if fitting >= s.microbatches or instance.offers_offload:
+        return 0
+    most = 0
+    for n in range(1, fitting + 1):
+        rest = room - n * s.least_forward_memory
+        waiting = s.microbatches - n
+        if s.kept_memory > 0:
+            waiting = min(waiting, rest // s.kept_memory)
+        most = max(most, (n - 1) * (s.backward + s.weight) + waiting * s.weight)
+    return max(0, s.trip - s.forward - most)
 
 
 def _most_work(items: list[tuple[int, int, int]], room: int) -> int:
