@@ -31,6 +31,7 @@ from ilp_parallel.cli.options import (
     write_result,
 )
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
+from ilp_parallel.cli.schedule import schedule
 from ilp_parallel.cli.shard import shard
 from ilp_parallel.cli.simulate import simulate
 from ilp_parallel.errors import InputError
@@ -52,7 +53,7 @@ def cli() -> None:
 
 for _command in (predict, simulate, validate, calibrate, memory, min_gpus, explain, check):
     cli.add_command(_command)
-for _command in (report, compare, shard):
+for _command in (report, compare, shard, schedule):
     cli.add_command(_command)
 
 

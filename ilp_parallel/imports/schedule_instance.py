@@ -1,0 +1,131 @@
+"""Schedule instances from files: zero-bubble's cases, our own instances, and plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from ilp_parallel.errors import InputError
+from ilp_parallel.problems.schedule import ScheduleInstance
+from ilp_parallel.scheduling.placements import StageNumbers, instance_of
+from ilp_parallel.specs.documents import MAX_RESULT_BYTES
+
+_LARGEST_TICKS = 2**40
+"""Sums of this many ticks and operations stay far below 63 bits."""
+
+_MOST_OPERATIONS = 2_000_000
+
+_PerStage = int | list[int]
+
+
+class ZeroBubbleCase(msgspec.Struct, forbid_unknown_fields=True):
+    """A case of the zero-bubble repository: numbers for all stages, or one per stage.
+
+    Times are in ticks, memory in the file's units; ``comm`` is the one-way delay of every cut.
+    """
+
+    p: int
+    m: int
+    f: _PerStage
+    b: _PerStage
+    w: _PerStage
+    comm: _PerStage
+    mem_f: _PerStage
+    mem_b: _PerStage
+    mem_w: _PerStage
+    max_mem: _PerStage
+
+
+def read_schedule_instance(path: str, case: int | None) -> ScheduleInstance:
+    """The instance in a file: a case, case ``case`` of a list of cases, or a plan of ``solve``.
+
+    Raises
+    ------
+    InputError
+        ``FILE_UNREADABLE``, ``BAD_SCHEDULE_FILE``, ``CASE_MISSING`` or what a plan file may lack.
+    """
+    data = _content(path)
+    if isinstance(data, dict) and ("schema" in data or "plan" in data):
+        from ilp_parallel.plan_files import plan_of_document
+        from ilp_parallel.scheduling.from_plan import instance_of_plan
+
+        return instance_of_plan(plan_of_document(data, path))
+    if isinstance(data, list):
+        if case is None and len(data) != 1:
+            fix = f"give --case 0 to {len(data) - 1}"
+            raise InputError("CASE_MISSING", f"{path} holds {len(data)} cases", fix)
+        index = case or 0
+        if not 0 <= index < len(data):
+            fix = f"use 0 to {len(data) - 1}"
+            raise InputError("CASE_MISSING", f"{path} has no case {index}", fix)
+        data = data[index]
+    try:
+        found = msgspec.convert(data, ZeroBubbleCase)
+    except msgspec.ValidationError as error:
+        fix = "give p, m, f, b, w, comm, mem_f, mem_b, mem_w, max_mem"
+        raise InputError("BAD_SCHEDULE_FILE", f"{path}: {error}", fix) from None
+    name = Path(path).stem + ("" if case is None else f" case {case}")
+    return instance_of_case(found, name)
+
+
+def instance_of_case(case: ZeroBubbleCase, name: str) -> ScheduleInstance:
+    """The instance of one case.
+
+    Raises
+    ------
+    InputError
+        ``BAD_SCHEDULE_FILE`` where a number is out of range or a list has a wrong length.
+    """
+    _require_sound(case)
+    numbers = StageNumbers(
+        case.f, case.b, case.w, _cuts(case), case.mem_f, case.mem_b, case.mem_w
+    )
+    return instance_of(numbers, case.p, case.m, case.max_mem, name=name)
+
+
+def _content(path: str) -> object:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_RESULT_BYTES + 1)
+        if len(content) > MAX_RESULT_BYTES:
+            raise InputError("FILE_TOO_LARGE", f"{path} exceeds {MAX_RESULT_BYTES} bytes")
+        return json.loads(content)
+    except OSError as error:
+        raise InputError("FILE_UNREADABLE", f"{path}: {error}", "check the path") from None
+    except (ValueError, RecursionError) as error:
+        fix = "give zero-bubble cases or a plan"
+        raise InputError("BAD_SCHEDULE_FILE", f"{path} is no JSON: {error}", fix) from None
+
+
+def _cuts(case: ZeroBubbleCase) -> _PerStage:
+    return case.comm if case.p > 1 or isinstance(case.comm, list) else []
+
+
+def _require_sound(case: ZeroBubbleCase) -> None:
+    """Numbers in range, lists of the right length."""
+
+    def refuse(what: str, fix: str) -> None:
+        raise InputError("BAD_SCHEDULE_FILE", what, fix)
+
+    if not 1 <= case.p <= 1024 or not 1 <= case.m or case.p * case.m * 3 > _MOST_OPERATIONS:
+        refuse(f"p={case.p}, m={case.m}", f"use p to 1024 and 3 p m to {_MOST_OPERATIONS}")
+    signs = {"f": 1, "b": 1, "w": 1, "comm": 1, "mem_f": 1, "mem_b": -1, "mem_w": -1, "max_mem": 1}
+    for name, sign in signs.items():
+        value = getattr(case, name)
+        length = case.p - 1 if name == "comm" else case.p
+        if isinstance(value, list) and len(value) != length:
+            refuse(f"{name} has {len(value)} values, p={case.p}", f"give {length}, or one number")
+        values = value if isinstance(value, list) else [value]
+        wrong = [v for v in values if not 0 <= sign * v <= _LARGEST_TICKS]
+        if wrong:
+            low, high = sorted((0, sign * _LARGEST_TICKS))
+            refuse(f"{name}={wrong[0]}", f"use {low} to {high}")
+    held = [
+        np.broadcast_to(np.asarray(part, dtype=np.int64), case.p)
+        for part in (case.mem_f, case.mem_b, case.mem_w)
+    ]
+    if np.any(sum(held) < 0):
+        refuse("B and W give back more than F takes", "check mem_f, mem_b and mem_w")
