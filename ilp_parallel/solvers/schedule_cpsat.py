@@ -134,9 +134,7 @@ class _Model:
         kinds = range(instance.kinds)
         self.start = [[self._start() for _ in self.stage] for _ in kinds]
         self.length = [[self._length(k, pair) for pair in range(instance.pairs)] for k in kinds]
-        self.end = [
-            [s + n for s, n in zip(self.start[k], self.length[k], strict=True)] for k in kinds
-        ]
+        self.end = [[self._end(k, pair) for pair in range(instance.pairs)] for k in kinds]
         self.transfer_starts: dict[int, tuple[cp_model.IntVar, cp_model.IntVar]] = {}
         self.data()
         self.devices()
@@ -159,6 +157,15 @@ class _Model:
             again = int(self.instance.recompute_ticks[self.stage[pair]])
             return ticks + again * self.recomputed[pair]
         return ticks
+
+    def _end(self, kind: int, pair: int) -> cp_model.LinearExprT:
+        """Intervals want ends of one variable, also where the length is a choice."""
+        start, length = self.start[kind][pair], self.length[kind][pair]
+        if isinstance(length, int):
+            return start + length
+        end = self.cp.new_int_var(0, self.high, "")
+        self.cp.add(end == start + length)
+        return end
 
     def data(self) -> None:
         """(1) Inputs arrive before operations start; the makespan comes after all of them."""
@@ -192,8 +199,7 @@ class _Model:
         length = self.length[kind][pair]
         if isinstance(length, int):
             return self.cp.new_fixed_size_interval_var(self.start[kind][pair], length, "")
-        end = self.cp.new_int_var(0, self.high, "")
-        return self.cp.new_interval_var(self.start[kind][pair], length, end, "")
+        return self.cp.new_interval_var(self.start[kind][pair], length, self.end[kind][pair], "")
 
     def order(self) -> None:
         """(4) Microbatches of a kind and stage in the order of their numbers."""
