@@ -152,11 +152,8 @@ def _document(
         "seed": seed,
         "reason": result.reason or None,
         "instance": {"name": instance.name, "hash": instance.digest()},
-        "certificate": {"closed_by": result.bounds[0].name} | {
-            "bounds": [
-                {"name": b.name, "ticks": b.ticks, "place": b.place} for b in result.bounds
-            ]
-        },
+        "certificate": {"closed_by": result.bounds[0].name}
+        | {"bounds": [{"name": b.name, "ticks": b.ticks, "place": b.place} for b in result.bounds]},
         "named": [
             {"name": n.name, "makespan": n.evaluation.makespan_ticks, "fits": n.fits}
             for n in result.named

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from ilp_parallel.errors import InputError
-from ilp_parallel.problems.schedule import ScheduleInstance
 from ilp_parallel.scheduling.placements import StageNumbers, instance_of
 from ilp_parallel.specs.documents import MAX_RESULT_BYTES
+
+if TYPE_CHECKING:
+    from ilp_parallel.problems.schedule import ScheduleInstance
 
 _LARGEST_TICKS = 2**40
 """Sums of this many ticks and operations stay far below 63 bits."""
@@ -80,9 +83,7 @@ def instance_of_case(case: ZeroBubbleCase, name: str) -> ScheduleInstance:
         ``BAD_SCHEDULE_FILE`` where a number is out of range or a list has a wrong length.
     """
     _require_sound(case)
-    numbers = StageNumbers(
-        case.f, case.b, case.w, _cuts(case), case.mem_f, case.mem_b, case.mem_w
-    )
+    numbers = StageNumbers(case.f, case.b, case.w, _cuts(case), case.mem_f, case.mem_b, case.mem_w)
     return instance_of(numbers, case.p, case.m, case.max_mem, name=name)
 
 
@@ -110,7 +111,7 @@ def _require_sound(case: ZeroBubbleCase) -> None:
     def refuse(what: str, fix: str) -> None:
         raise InputError("BAD_SCHEDULE_FILE", what, fix)
 
-    if not 1 <= case.p <= 1024 or not 1 <= case.m or case.p * case.m * 3 > _MOST_OPERATIONS:
+    if not 1 <= case.p <= 1024 or not case.m >= 1 or case.p * case.m * 3 > _MOST_OPERATIONS:
         refuse(f"p={case.p}, m={case.m}", f"use p to 1024 and 3 p m to {_MOST_OPERATIONS}")
     signs = {"f": 1, "b": 1, "w": 1, "comm": 1, "mem_f": 1, "mem_b": -1, "mem_w": -1, "max_mem": 1}
     for name, sign in signs.items():

@@ -10,10 +10,10 @@ the last operation, counted from 0.
 
 Memory of a device changes when an operation starts, if it rises, and when it ends, if it falls:
 ``F`` by ``forward_memory``, and so on. Two choices a pair may have lower it between ``F`` and
-``B``: *recomputation* (``B`` takes ``recompute_ticks`` longer, and ``recompute_memory`` is held only
-while ``B`` runs) and *offload* (``offload_memory`` is given back when a transfer to the host ends and
-taken again when the transfer back, which ends before ``B``, starts). The host link of a device
-carries one transfer at a time, in both directions together.
+``B``: *recomputation* (``B`` takes ``recompute_ticks`` longer, and ``recompute_memory`` is held
+only while ``B`` runs) and *offload* (``offload_memory`` is given back when a transfer to the host
+ends and taken again when the transfer back, which ends before ``B``, starts). The host link of a
+device carries one transfer at a time, in both directions together.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -339,7 +340,7 @@ def replay(
     after = successors(instance)
     waits = [0] * len(ticks)
     for order in orders:
-        for earlier, later in zip(order[:-1], order[1:], strict=True):
+        for earlier, later in pairwise(order):
             after[earlier].append((later, 0))
     for followers in after:
         for later, _ in followers:

@@ -1,22 +1,22 @@
 r"""Lower bounds on the makespan of any schedule that keeps memory, in exact integers.
 
-Notation, for stage ``j`` of a route with ``m`` microbatches: :math:`F_j, B_j, W_j` ticks, :math:`c_j`
-delay to the next stage, and
+Notation, for stage ``j`` of a route with ``m`` microbatches: :math:`F_j, B_j, W_j` ticks,
+:math:`c_j` delay to the next stage, and
 
 .. math::
     head_j = \sum_{i<j} (F_i + c_i), \quad
     trip_j = F_j + \sum_{i>j} (F_i + B_i) + 2 \sum_{i \ge j} c_i, \quad
     back_j = \sum_{i<j} (c_i + B_i) + W_{first},
 
-sums over the stages of the route. No ``F`` of stage ``j`` starts before :math:`head_j`; the ``B`` of a
-microbatch starts at least :math:`trip_j` after its ``F`` started; and after the end of a ``B`` of
-stage ``j`` the schedule lasts at least :math:`back_j`, for the input gradient must still reach the
-first stage, whose ``W`` comes after its ``B``. (Sums run along paths of data dependences.)
-"Operation number ``i``" of a kind counts from 0 in order of time.
+sums over the stages of the route. No ``F`` of stage ``j`` starts before :math:`head_j`; the ``B``
+of a microbatch starts at least :math:`trip_j` after its ``F`` started; and after the end of a
+``B`` of stage ``j`` the schedule lasts at least :math:`back_j`, for the input gradient must still
+reach the first stage, whose ``W`` comes after its ``B``. (Sums run along paths of data
+dependences.) "Operation number ``i``" of a kind counts from 0 in order of time.
 
-*Order statistics.* Operation number ``i`` of kind ``B`` on a stage starts at least
-:math:`trip_j` after number ``i`` of kind ``F``: of the ``i + 1`` microbatches with the earliest ``B``,
-one has an ``F`` numbered ``i`` or later.
+*Order statistics.* Operation number ``i`` of kind ``B`` on a stage starts at least :math:`trip_j`
+after number ``i`` of kind ``F``: of the ``i + 1`` microbatches with the earliest ``B``, one has an
+``F`` numbered ``i`` or later.
 
 Recomputation only makes ``B`` longer, offload only adds work on the link: every argument below uses
 lower ends of both, and says where memory is concerned.
@@ -132,8 +132,8 @@ def _by_device(stages: tuple[_Stage, ...]) -> list[list[_Stage]]:
 def _critical_path(stages: tuple[_Stage, ...]) -> Iterable[Bound]:
     r"""All microbatches through one stage, the last or the first of them on its way.
 
-    :math:`C \ge head_j + (m-1) F_j + trip_j + B_j + back_j`: the last ``F`` starts after the others.
-    :math:`C \ge head_j + trip_j + m B_j + back_j`: no ``B`` starts before the first could.
+    :math:`C \ge head_j + (m-1) F_j + trip_j + B_j + back_j`: the last ``F`` starts after the
+    others. :math:`C \ge head_j + trip_j + m B_j + back_j`: no ``B`` starts before the first could.
     :math:`C \ge head_j + trip_j + m B_j + W_j` and :math:`C \ge head_j + trip_j + B_j + m W_j`
     likewise, the latter because no ``W`` starts before the end of the first ``B``.
     """
@@ -173,16 +173,16 @@ def _gradients(group: list[_Stage]) -> Bound:
 def _warm_up(instance: ScheduleInstance, group: list[_Stage]) -> Iterable[Bound]:
     r"""Idle time before the first and after the last ``B`` that memory makes unavoidable.
 
-    Let :math:`r = \min_j (head_j + trip_j)`; no ``B`` of the device starts before ``r``, so that only
-    ``F`` runs, and all of it stays in memory: its work is at most :math:`X`, the largest work of
-    ``F`` whose memory fits (and at most :math:`r - \min head_j`). All other work comes after ``r``:
-    :math:`C \ge r + load - X`. An ``F`` that has begun counts with its memory and whole length, which
-    only makes ``X`` larger. An offload gives back at most its amount per transfer that ended by ``r``;
-    a recomputed ``F`` holds less: both are in ``X``.
+    Let :math:`r = \min_j (head_j + trip_j)`; no ``B`` of the device starts before ``r``, so that
+    only ``F`` runs, and all of it stays in memory: its work is at most :math:`X`, the largest work
+    of ``F`` whose memory fits (and at most :math:`r - \min head_j`). All other work comes after
+    ``r``: :math:`C \ge r + load - X`. An ``F`` that has begun counts with its memory and whole
+    length, which only makes ``X`` larger. An offload gives back at most its amount per transfer
+    that ended by ``r``; a recomputed ``F`` holds less: both are in ``X``.
 
-    After the last ``B`` of the device only ``W`` runs, of microbatches that waited in memory
-    at the end of that ``B``: at most :math:`Y` of work. What is neither in ``X`` nor in ``Y`` lies between:
-    :math:`C \ge r + load - X - Y + \min_j back_j`, and with ``X = 0`` from the heads on.
+    After the last ``B`` of the device only ``W`` runs, of microbatches that waited in memory at
+    the end of that ``B``: at most :math:`Y` of work. What is neither in ``X`` nor in ``Y`` lies
+    between: :math:`C \ge r + load - X - Y + \min_j back_j`, and with ``X = 0`` from the heads on.
     """
     room = int(instance.capacity[group[0].device])
     load = sum(s.microbatches * (s.forward + s.backward + s.weight) for s in group)
@@ -211,14 +211,14 @@ def _warm_up(instance: ScheduleInstance, group: list[_Stage]) -> Iterable[Bound]
 
 
 def _last_trip_idle(instance: ScheduleInstance, s: _Stage) -> int:
-    r"""Idle ticks of a device with one stage between its last ``F`` and the ``B`` of that microbatch.
+    r"""Idle ticks of a one-stage device between its last ``F`` and the ``B`` of that microbatch.
 
-    If memory lets fewer than all ``F`` start before the first ``B`` ends, the last ``F`` starts after that, and its idle
-    time is apart from that of the warm-up. At least :math:`trip_j - F_j` ticks lie between the end of
-    the last ``F`` and the ``B`` of its microbatch. Meanwhile only ``B`` and ``W`` of microbatches that
-    were in memory when that ``F`` started can run: with ``n`` before their ``B``, the last one
-    included, and ``u`` before their ``W``, :math:`n f + u k \le` capacity, at most
-    :math:`(n - 1)(B_j + W_j) + u W_j`.
+    If memory lets fewer than all ``F`` start before the first ``B`` ends, the last ``F`` starts
+    after that, and its idle time is apart from that of the warm-up. At least :math:`trip_j - F_j`
+    ticks lie between the end of the last ``F`` and the ``B`` of its microbatch. Meanwhile only
+    ``B`` and ``W`` of microbatches that were in memory when that ``F`` started can run: with ``n``
+    before their ``B``, the last one included, and ``u`` before their ``W``, :math:`n f + u k \le`
+    capacity, at most :math:`(n - 1)(B_j + W_j) + u W_j`.
     """
     room = int(instance.capacity[s.device])
     if s.least_forward_memory <= 0 or s.kept_memory < 0:
@@ -237,7 +237,7 @@ def _last_trip_idle(instance: ScheduleInstance, s: _Stage) -> int:
 
 
 def _most_work(items: list[tuple[int, int, int]], room: int) -> int:
-    """Most ticks of items (ticks, memory, count) within a memory; fractional if there are several."""
+    """Most ticks of items (ticks, memory, count) within a memory; fractional if several."""
     if len(items) == 1:
         ticks, memory, count = items[0]
         return ticks * (count if memory <= 0 else min(count, room // memory))
@@ -253,7 +253,8 @@ def _most_work(items: list[tuple[int, int, int]], room: int) -> int:
 def _most_waiting(group: list[_Stage], room: int) -> int:
     """Most work of ``W`` that can wait for the last ``B`` of a device to end.
 
-    On one stage the last ``B`` holds all of its microbatch while it runs, the others what they keep.
+    On one stage the last ``B`` holds all of its microbatch while it runs, the others what they
+    keep.
     """
     if len(group) > 1:
         return _most_work([(s.weight, s.kept_memory, s.microbatches) for s in group], room)
@@ -269,16 +270,16 @@ def _in_flight(instance: ScheduleInstance, stages: tuple[_Stage, ...]) -> Iterab
 
     Let ``k`` be how many fit between the start of ``F`` and the end of ``B`` of stage ``j``, each
     holding at least ``least_forward_memory``. ``F`` number ``i + k`` starts after the end of ``B``
-    number ``i``, which by order statistics is at least :math:`trip_j + B_j` after the start of ``F``
-    number ``i``. With :math:`m - 1 = q k + r`: :math:`C \ge head_j + q (trip_j + B_j + e) + r F_j + trip_j +
-    B_j + back_j`.
+    number ``i``, which by order statistics is at least :math:`trip_j + B_j` after the start of
+    ``F`` number ``i``. With :math:`m - 1 = q k + r`: :math:`C \ge head_j + q (trip_j + B_j + e) +
+    r F_j + trip_j + B_j + back_j`.
 
-    The extra ``e`` is :math:`\min(B_j, W_j)` where nothing is recomputed or offloaded, ``F`` gives its
-    memory back exactly in ``B`` and ``W``, and ``k`` microbatches leave less room than a ``W`` gives
-    back: with ``i + 1`` of ``B`` and ``i`` of ``W`` done, an ``F`` number ``i + k`` would not fit, so it
-    also waits for another ``W`` or ``B``, which ends ``e`` after the end of ``B`` number ``i`` at the
-    earliest: another ``B`` runs after it, and number ``i`` of ``W`` starts after number ``i`` of ``B``
-    has ended.
+    The extra ``e`` is :math:`\min(B_j, W_j)` where nothing is recomputed or offloaded, ``F`` gives
+    its memory back exactly in ``B`` and ``W``, and ``k`` microbatches leave less room than a ``W``
+    gives back: with ``i + 1`` of ``B`` and ``i`` of ``W`` done, an ``F`` number ``i + k`` would
+    not fit, so it also waits for another ``W`` or ``B``, which ends ``e`` after the end of ``B``
+    number ``i`` at the earliest: another ``B`` runs after it, and number ``i`` of ``W`` starts
+    after number ``i`` of ``B`` has ended.
     """
     for s in stages:
         room = int(instance.capacity[s.device])

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 SCHEDULE_SCHEMA = "ilp_parallel.schedule/1"
 
 
-def schedule_document(
-    instance: ScheduleInstance, solution: ScheduleSolution
-) -> dict[str, object]:
+def schedule_document(instance: ScheduleInstance, solution: ScheduleSolution) -> dict[str, object]:
     """A schedule as plain data; rows are kinds, entries pairs, as in the instance."""
 
     def listed(part: IntArray | None) -> list[int] | None:
@@ -89,8 +87,8 @@ def zero_bubble_list(
 def pytorch_csv(instance: ScheduleInstance, solution: ScheduleSolution) -> str:
     """The compute-only schedule file of ``torch.distributed.pipelining``: a row per rank.
 
-    ``2F5`` is the forward of microbatch 5 on stage 2, ``B`` a whole backward, ``I`` and ``W`` its two
-    parts.
+    ``2F5`` is the forward of microbatch 5 on stage 2, ``B`` a whole backward, ``I`` and ``W`` its
+    two parts.
 
     Raises
     ------

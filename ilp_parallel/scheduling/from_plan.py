@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ilp_parallel.errors import InputError
-from ilp_parallel.problems.schedule import ScheduleInstance
-from ilp_parallel.scheduling.placements import StageNumbers, instance_of
 from ilp_parallel.schedules import placed
+from ilp_parallel.scheduling.placements import StageNumbers, instance_of
 from ilp_parallel.simulation.replaying import replay
 
 if TYPE_CHECKING:
     from ilp_parallel.plan import Plan
-    from ilp_parallel.problems.schedule import IntArray
+    from ilp_parallel.problems.schedule import IntArray, ScheduleInstance
+    from ilp_parallel.scheduling.placements import PlacementClass
     from ilp_parallel.simulation.replaying import Replay
 
 
@@ -56,7 +56,7 @@ def instance_of_plan(plan: Plan, fused: bool = False) -> ScheduleInstance:
         changes[1],
         changes[2],
     )
-    placement = "plain" if g.chunks == 1 else "loop"
+    placement: PlacementClass = "plain" if g.chunks == 1 else "loop"
     name = f"{plan.model.name} {g.name}"
     return instance_of(numbers, g.pipeline, g.microbatches, room, placement, g.chunks, name)
 

@@ -11,27 +11,38 @@ either end. The devices of one half mirror those of the other, so that its order
 folded form ``dualpipe-v`` with both directions as chunks, which we write down once. Forwards and
 backwards that the authors run overlapped are run one after the other here: no time is gained by
 overlap, and none is charged for it.
+
+Where an instance has ``W`` apart, schedules that do not split backwards run ``B`` and ``W`` as
+one: the gradient is sent on when both have ended.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ilp_parallel.problems.schedule import B, DeadlockError, F, W, evaluate, replay
-from ilp_parallel.scheduling.dispatch import Policy, dispatch
+from ilp_parallel.problems.schedule import (
+    B,
+    DeadlockError,
+    F,
+    ScheduleSolution,
+    W,
+    evaluate,
+    replay,
+)
 from ilp_parallel.schedules import operation_order
+from ilp_parallel.scheduling.dispatch import Policy, dispatch
 from ilp_parallel.zero_bubble import zero_bubble_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ilp_parallel.problems.pipeline import Schedule
-    from ilp_parallel.problems.schedule import Evaluation, ScheduleInstance, ScheduleSolution
-    from ilp_parallel.scheduling.placements import PlacementClass
+    from ilp_parallel.problems.schedule import Evaluation, ScheduleInstance
     from ilp_parallel.schedules import OperationOrder
+    from ilp_parallel.scheduling.placements import PlacementClass
 
 _Operation = tuple[int, int, int]  # kind, microbatch, chunk
 
@@ -100,15 +111,21 @@ def _replayed(
     )
 
 
-def _with_weights(instance: ScheduleInstance, order: OperationOrder) -> list[_Operation]:
-    """An order; where it has no ``W``, each directly after its ``B``."""
-    listed = []
-    kinds, split = order.kind.tolist(), order.weight is not None
-    for kind, i, c in zip(kinds, order.microbatch.tolist(), order.chunk.tolist(), strict=True):
-        listed.append((kind, i, c))
-        if kind == B and not split and not instance.fused:
-            listed.append((W, i, c))
-    return listed
+def _whole(
+    instance: ScheduleInstance, orders: list[list[_Operation]], stage: Callable[[int, int], int]
+) -> ScheduleSolution:
+    """Orders with whole backwards: gradients are sent on when ``W`` has ended as well."""
+    if instance.fused:
+        return _replayed(instance, orders, stage)
+    whole = replace(
+        instance,
+        fused=True,
+        backward_ticks=instance.backward_ticks + instance.weight_ticks,
+        weight_ticks=np.zeros_like(instance.weight_ticks),
+    )
+    start = _replayed(whole, orders, stage).start_ticks
+    weights = start[B] + instance.backward_ticks[instance.pair_stage]
+    return ScheduleSolution(np.vstack((start, weights)))
 
 
 def _shipped(schedule: str) -> Callable[[ScheduleInstance], ScheduleSolution]:
@@ -121,13 +138,18 @@ def _shipped(schedule: str) -> Callable[[ScheduleInstance], ScheduleSolution]:
         if schedule in ("zb-h1", "zb-v"):
             known = "zb-h1" if schedule == "zb-h1" else "zb-v"
             orders = [zero_bubble_order(known, p, m, s) for s in groups]  # type: ignore[arg-type]
-        else:
-            name = cast("Schedule", schedule)
-            orders = [operation_order(name, p, chunks, m, s) for s in groups]
-        listed = [_with_weights(instance, order) for order in orders]
-        return _replayed(instance, listed, _stage_of(instance))
+            return _replayed(instance, [_listed(o) for o in orders], _stage_of(instance))
+        name = cast("Schedule", schedule)
+        orders = [operation_order(name, p, chunks, m, s) for s in groups]
+        return _whole(instance, [_listed(o) for o in orders], _stage_of(instance))
 
     return build
+
+
+def _listed(order: OperationOrder) -> list[_Operation]:
+    """An order as a list of (kind, microbatch, chunk)."""
+    arrays = (order.kind.tolist(), order.microbatch.tolist(), order.chunk.tolist())
+    return list(zip(*arrays, strict=True))
 
 
 def _stage_of(instance: ScheduleInstance) -> Callable[[int, int], int]:
@@ -137,25 +159,29 @@ def _stage_of(instance: ScheduleInstance) -> Callable[[int, int], int]:
     return lambda d, chunk: 2 * p - 1 - d if folded and chunk else chunk * p + d
 
 
-def _eager(waiting_weights: bool) -> Callable[[ScheduleInstance], ScheduleSolution]:
-    """Warm-up of ``2 (p - s - 1)`` forwards, then one forward and one backward in turn."""
+def _eager_1f1b(instance: ScheduleInstance) -> ScheduleSolution:
+    """Warm-up of ``2 (p - s - 1)`` forwards, then one forward and one whole backward in turn."""
+    p, m = instance.devices, int(instance.microbatches[0])
+    return _whole(instance, [_doubled(p, m, s, None) for s in range(p)], lambda d, _: d)
 
-    def build(instance: ScheduleInstance) -> ScheduleSolution:
-        p, m = instance.devices, int(instance.microbatches[0])
-        orders = []
-        for s in range(p):
-            warm = min(m, 2 * (p - s - 1))
-            late = 2 * s if waiting_weights else 0
-            order: list[_Operation] = [(F, i, 0) for i in range(warm)]
-            for i in range(m):
-                order += [(F, warm + i, 0)] if warm + i < m else []
-                order.append((B, i, 0))
-                order += [(W, i - late, 0)] if i >= late else []
-            order += [(W, i, 0) for i in range(max(0, m - late), m)]
-            orders.append(order)
-        return _replayed(instance, orders, lambda d, _: d)
 
-    return build
+def _zb_h2(instance: ScheduleInstance) -> ScheduleSolution:
+    """The same warm-up; every ``W`` as many backwards late as there are forwards fewer."""
+    p, m = instance.devices, int(instance.microbatches[0])
+    return _replayed(instance, [_doubled(p, m, s, 2 * s) for s in range(p)], lambda d, _: d)
+
+
+def _doubled(devices: int, microbatches: int, rank: int, late: int | None) -> list[_Operation]:
+    """The order of a device with the doubled warm-up; ``late`` None leaves out ``W``."""
+    m, warm = microbatches, min(microbatches, 2 * (devices - rank - 1))
+    order: list[_Operation] = [(F, i, 0) for i in range(warm)]
+    for i in range(m):
+        order += [(F, warm + i, 0)] if warm + i < m else []
+        order.append((B, i, 0))
+        order += [(W, i - late, 0)] if late is not None and i >= late else []
+    if late is not None:
+        order += [(W, i, 0) for i in range(max(0, m - late), m)]
+    return order
 
 
 def _automatic(multiple: int | None) -> Callable[[ScheduleInstance], ScheduleSolution | None]:
@@ -185,9 +211,10 @@ def _automatic(multiple: int | None) -> Callable[[ScheduleInstance], ScheduleSol
 def folded_order(devices: int, microbatches: int, rank: int) -> Iterator[_Operation]:
     """``dualpipe-v`` on device ``rank``: chunk 0 comes from this end, chunk 1 from the other.
 
-    ``microbatches`` are those of each chunk, at least ``2 devices - rank``, or fewer are skipped by the
-    caller. The phases: forwards of chunk 0; forwards of both; backwards of chunk 1 with forwards of
-    chunk 1; the steady state; and the same in reverse, with weight gradients left for the end.
+    ``microbatches`` are those of each chunk, at least ``2 devices - rank``, or fewer are skipped
+    by the caller. The phases: forwards of chunk 0; forwards of both; backwards of chunk 1 with
+    forwards of chunk 1; the steady state; and the same in reverse, with weight gradients left for
+    the end.
     """
     done = {(kind, chunk): 0 for kind in range(3) for chunk in range(2)}
     ahead = devices - rank - 1
@@ -259,9 +286,9 @@ _NAMED: dict[str, dict[str, Callable[[ScheduleInstance], ScheduleSolution | None
     "plain": {
         "gpipe": _shipped("gpipe"),
         "1f1b": _shipped("1f1b"),
-        "eager-1f1b": _eager(waiting_weights=False),
+        "eager-1f1b": _eager_1f1b,
         "zb-h1": _shipped("zb-h1"),
-        "zb-h2": _eager(waiting_weights=True),
+        "zb-h2": _zb_h2,
         "zb-1p": _automatic(1),
         "zb-2p": _automatic(2),
         "zb-greedy": _automatic(None),

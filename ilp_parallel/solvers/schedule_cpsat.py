@@ -16,25 +16,27 @@ Objective
 
 Constraints
 -----------
-(1) data (``data``): ``F`` after the ``F`` before it and the delay; ``B`` after the ``B`` behind it; ``W``
-    after ``B``.
+(1) data (``data``): ``F`` after the ``F`` before it and the delay; ``B`` after the ``B`` behind
+    it; ``W`` after ``B``.
 
 (2) devices (``devices``): the intervals of a device do not overlap.
 
-(3) memory (``memory``): where ``B`` and ``W`` give back what ``F`` takes, two intervals per pair, from
-    the start of ``F`` to the end of ``B`` and on to the end of ``W``, hold their memory: a cumulative
-    constraint per device. Elsewhere a reservoir, filled and emptied by the operations.
+(3) memory (``memory``): where ``B`` and ``W`` give back what ``F`` takes, two intervals per pair,
+    from the start of ``F`` to the end of ``B`` and on to the end of ``W``, hold their memory: a
+    cumulative constraint per device. Elsewhere a reservoir, filled and emptied by the operations.
 
-(4) order (``order``): operation ``i`` of a kind and stage ends before ``i + 1`` starts. Any schedule
-    without transfers and recomputation can be renumbered so: sort the starts of each kind and
-    stage; the ``i``-th smallest of values each above another list's are above that list's
+(4) order (``order``): operation ``i`` of a kind and stage ends before ``i + 1`` starts. Any
+    schedule without transfers and recomputation can be renumbered so: sort the starts of each kind
+    and stage; the ``i``-th smallest of values each above another list's are above that list's
     ``i``-th smallest, so (1) stays, and memory depends on counts alone. With transfers or
     recomputation the order is a restriction: bounds of the model are not used.
 
-(5) transfers (``transfers``): after ``F``, away, back, before ``B``; no overlap on a link; the memory
-    of an offloaded part is held from ``F`` to the end of the first and from the start of the second.
+(5) transfers (``transfers``): after ``F``, away, back, before ``B``; no overlap on a link; the
+    memory of an offloaded part is held from ``F`` to the end of the first and from the start of
+    the second.
 
-Parts of OR-Tools' presolve that gave false optima stay off, as in :mod:`ilp_parallel.solvers.cpsat`.
+Parts of OR-Tools' presolve that gave false optima stay off, as in
+:mod:`ilp_parallel.solvers.cpsat`.
 """
 
 from __future__ import annotations
@@ -77,8 +79,8 @@ def solve_schedule(
 ) -> ScheduleOutcome:
     """Look for a schedule with a makespan from ``low`` to ``high``.
 
-    ``hint`` may have a larger makespan than ``high``. ``bound`` and ``proven`` are about schedules up to
-    ``high``: infeasible means that ``high + 1`` is a bound.
+    ``hint`` may have a larger makespan than ``high``. ``bound`` and ``proven`` are about schedules
+    up to ``high``: infeasible means that ``high + 1`` is a bound.
     """
     from ortools.sat.python import cp_model
 
@@ -151,14 +153,14 @@ class _Model:
         offered = [pair for pair, j in enumerate(self.stage) if memory[j] > 0]
         return {pair: self.cp.new_bool_var("") for pair in offered}
 
-    def _length(self, kind: int, pair: int) -> cp_model.LinearExprT:
-        ticks = self.ticks[kind][self.stage[pair]]
+    def _length(self, kind: int, pair: int) -> cp_model.LinearExpr | int:
+        ticks: int = self.ticks[kind][self.stage[pair]]
         if kind == B and pair in self.recomputed:
             again = int(self.instance.recompute_ticks[self.stage[pair]])
             return ticks + again * self.recomputed[pair]
         return ticks
 
-    def _end(self, kind: int, pair: int) -> cp_model.LinearExprT:
+    def _end(self, kind: int, pair: int) -> cp_model.LinearExpr:
         """Intervals want ends of one variable, also where the length is a choice."""
         start, length = self.start[kind][pair], self.length[kind][pair]
         if isinstance(length, int):

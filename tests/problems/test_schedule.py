@@ -20,8 +20,8 @@ from ilp_parallel.problems.schedule import (
     evaluate,
     replay,
 )
-from ilp_parallel.scheduling.placements import StageNumbers, instance_of
 from ilp_parallel.schedules import placed
+from ilp_parallel.scheduling.placements import StageNumbers, instance_of
 from ilp_parallel.simulate import DeadlockError as SimulatedDeadlockError
 from ilp_parallel.simulate import StageTimes, run
 from ilp_parallel.zero_bubble import order_of
@@ -89,7 +89,10 @@ def test_offload_frees_memory_and_the_link_carries_one_transfer_at_a_time() -> N
     numbers = StageNumbers(1, 1, 1)
     ones = np.ones(1, dtype=np.int64)
     instance = replace(
-        instance_of(numbers, 1, 2, 3), offload_memory=2 * ones, offload_ticks=ones, reload_ticks=ones
+        instance_of(numbers, 1, 2, 3),
+        offload_memory=2 * ones,
+        offload_ticks=ones,
+        reload_ticks=ones,
     )
     starts = np.array([[0, 2], [6, 3], [7, 4]])
     out, back = np.array([1, -1]), np.array([5, -1])
@@ -100,7 +103,9 @@ def test_offload_frees_memory_and_the_link_carries_one_transfer_at_a_time() -> N
     assert broken(early, instance) == {"away_and_back_between_f_and_b"}
     late = replace(good, reload_start=np.array([6, -1]))
     assert broken(late, instance) >= {"away_and_back_between_f_and_b"}
-    both = ScheduleSolution(np.array([[0, 1], [8, 9], [10, 11]]), None, np.array([2, 2]), np.array([5, 6]))
+    both = ScheduleSolution(
+        np.array([[0, 1], [8, 9], [10, 11]]), None, np.array([2, 2]), np.array([5, 6])
+    )
     assert "one_transfer_at_a_time" in broken(both, replace(instance, capacity=9 * ones))
     assert "offload_is_offered" in broken(good, replace(instance, offload_memory=0 * ones))
 
@@ -121,7 +126,7 @@ def test_recomputation_holds_less_and_takes_longer() -> None:
 
 
 @st.composite
-def random_schedules(draw: st.DrawFn):  # noqa: ANN201
+def random_schedules(draw: st.DrawFn):
     """Stage times, a placement, and an order per device, mostly without a deadlock."""
     p, m = draw(st.integers(1, 4)), draw(st.integers(1, 5))
     placement = draw(st.sampled_from(("plain", "loop", "v")))
@@ -134,7 +139,7 @@ def random_schedules(draw: st.DrawFn):  # noqa: ANN201
 
 @settings(max_examples=RANDOM_SCHEDULES, deadline=None)
 @given(random_schedules())
-def test_the_event_simulator_agrees_to_the_tick(drawn) -> None:  # noqa: ANN001
+def test_the_event_simulator_agrees_to_the_tick(drawn) -> None:
     p, m, placement, chunks, v, seed, split = drawn
     random = np.random.default_rng(seed)
     f, b, w = random.integers(0, 9, (3, v))
@@ -158,7 +163,9 @@ def test_the_event_simulator_agrees_to_the_tick(drawn) -> None:  # noqa: ANN001
         chunk = {int(j): c for c, j in enumerate(by_group[d])}
         first = instance.first_pair
         given_orders.append(
-            order_of((k, pair - int(first[stage[pair]]), chunk[int(stage[pair])]) for k, pair in ops)
+            order_of(
+                (k, pair - int(first[stage[pair]]), chunk[int(stage[pair])]) for k, pair in ops
+            )
         )
     times = StageTimes(p, f, b, cut, w if split else None, "v" if placement == "v" else "loop")
     try:
