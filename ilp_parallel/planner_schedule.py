@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from ilp_parallel.problems.schedule import evaluate
 from ilp_parallel.scheduling.bounds import Bound, certainly_infeasible, lower_bounds
 from ilp_parallel.scheduling.named import NamedResult, named_schedules
+from ilp_parallel.scheduling.offloading import offload_schedule
 from ilp_parallel.scheduling.search import search
 
 if TYPE_CHECKING:
@@ -117,6 +118,11 @@ class SchedulePlanner:
         found = search(self.instance, self.bound, until)
         if found is not None:
             self._offer(found, "list scheduling")
+        if self.instance.offers_offload and not self._closed():
+            until = time.monotonic() + _SEARCH_SHARE * max(0.0, self.deadline - time.monotonic())
+            moved = offload_schedule(self.instance, self.bound, until)
+            if moved is not None:
+                self._offer(moved, "offload heuristic")
         self.report("list scheduling", self.objective, self.bound)
 
     def _exact(self) -> None:
