@@ -42,6 +42,12 @@ bench: $(STAMP) ## the benchmark of the README
 bench-sharding: $(STAMP) ## contest instances of operator sharding (folder IOPDDL_DATA)
 	@$(BIN)/python benchmarks/sharding.py $(ARGS)
 
+bench-schedule: $(STAMP) ## pipeline schedules against bounds (file ZERO_BUBBLE_CASES; tables in ARGS)
+	@$(BIN)/python benchmarks/schedule.py $(ARGS)
+
+check-schedules: $(STAMP) ## 10,000 random schedules: event simulator against the rules of the family
+	@SCHEDULES_TO_COMPARE=10000 $(BIN)/python -m pytest tests/problems/test_schedule.py -k simulator
+
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

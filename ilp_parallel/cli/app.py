@@ -86,6 +86,9 @@ def solve(
         fix = "leave one of them out"
         raise InputError("NO_CROSS_CHECK", f"--cross-check with --objective {objective}", fix)
     job = exchanged_job(model, words)
+    reordered = words["schedule"] == "optimal"
+    if reordered:
+        words["schedule"] = "any"
     options = read_search_options(words)
     with Live(options) as live:
         traced = Traced(trace, live.options)
@@ -93,16 +96,30 @@ def solve(
         if cross_check:
             _cross_check(answer)
     traced.write(answer)
+    found = None
+    if reordered:
+        from ilp_parallel.planner_reschedule import (
+            reschedule,
+            rescheduling_document,
+            rescheduling_text,
+        )
+
+        found = reschedule(answer)
     style = chosen_style(style, output)
     if style == "json":
         document = answer_document(answer)
         if answer.result.status == "infeasible":
             document["infeasibility"] = _infeasibility(answer)[0]
+        if found is not None:
+            document["schedule"] = rescheduling_document(found)
         text = json_text(document)
     else:
         from ilp_parallel.report import answer_text
 
-        text = answer_text(answer, style, _after(answer))
+        extra = _after(answer)
+        if found is not None:
+            extra = rescheduling_text(found, job.job.tick_ns * 1e-9) + "\n" + extra
+        text = answer_text(answer, style, extra)
     write_result(output, text)
     if answer.failed_checks:
         _fail(1, f"INTERNAL: verification failed: {answer.failed_checks[0].name}")
