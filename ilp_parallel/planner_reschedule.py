@@ -126,17 +126,18 @@ def _floor(builder: InstanceBuilder, configuration: Configuration) -> int | None
 
 
 def _rescheduled(plan: Plan) -> list[Rescheduled]:
-    """The plan with the best order found; nothing where its activations have no room."""
-    try:
-        instance = instance_of_plan(plan)
-    except InputError:
-        return []
-    split = plan.configuration.chunks == 1
-    tails = replay(plan, "zb-h1" if split else None).simulation.tail_ticks
-    result = SchedulePlanner(instance, SECONDS_PER_PLAN).run()
-    if result.objective is None:
-        return []
-    return [Rescheduled(plan, instance, result, max(tails))]
+    """The plan with the best order found, backwards split or not; nothing where none fits."""
+    tail = max(replay(plan).simulation.tail_ticks)
+    found = []
+    for fused in (False, True) if plan.configuration.chunks == 1 else (True,):
+        try:
+            instance = instance_of_plan(plan, fused)
+        except InputError:
+            continue
+        result = SchedulePlanner(instance, SECONDS_PER_PLAN).run()
+        if result.objective is not None:
+            found.append(Rescheduled(plan, instance, result, tail))
+    return sorted(found, key=lambda f: f.result.objective or 0)[:1]
 
 
 def rescheduling_document(found: Rescheduling) -> dict[str, object]:

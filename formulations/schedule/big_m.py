@@ -54,6 +54,8 @@ def refuses(instance: ScheduleInstance) -> str | None:
     """None if the formulation applies; otherwise ``REASON_CODE: sentence``."""
     if instance.offers_offload or instance.offers_recomputation:
         return "CHOICES_NOT_MODELLED: offload and recomputation are not in this formulation"
+    if np.any(instance.backward_memory > 0):
+        return "MEMORY_RISES: a B that takes memory is not in this formulation"
     return None
 
 

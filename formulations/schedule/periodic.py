@@ -59,6 +59,8 @@ def refuses(instance: ScheduleInstance) -> str | None:
     """None if the formulation applies; otherwise ``REASON_CODE: sentence``."""
     if instance.offers_offload or instance.offers_recomputation:
         return "CHOICES_NOT_MODELLED: offload and recomputation are not in this formulation"
+    if np.any(instance.backward_memory > 0):
+        return "MEMORY_RISES: a B that takes memory is not in this formulation"
     if len(instance.microbatches) > 1 or instance.stages != instance.devices:
         return "ONE_STAGE_PER_DEVICE: the formulation is for one route and one stage per device"
     given_back = instance.backward_memory + instance.weight_memory

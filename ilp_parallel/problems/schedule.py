@@ -57,7 +57,7 @@ class ScheduleInstance:
     weight_ticks: IntArray  # [V], 0 where fused
     cut_ticks: IntArray  # [V] one way from a stage to the next; 0 at the end of a route
     forward_memory: IntArray  # [V] >= 0
-    backward_memory: IntArray  # [V] <= 0
+    backward_memory: IntArray  # [V] > 0 where W wants what was to be recomputed
     weight_memory: IntArray  # [V] <= 0
     capacity: IntArray  # [devices]
     recompute_ticks: IntArray  # [V]
@@ -296,8 +296,8 @@ def _memory_use(
         again = solution.recomputed[mine] * instance.recompute_memory[stage]
     changes = [
         (start[F], instance.forward_memory[stage] - again),
-        (start[B], again),
-        (end[B, mine], instance.backward_memory[stage]),
+        (start[B], again + np.maximum(instance.backward_memory[stage], 0)),
+        (end[B, mine], np.minimum(instance.backward_memory[stage], 0)),
     ]
     if not instance.fused:
         changes.append((end[W, mine], instance.weight_memory[stage]))

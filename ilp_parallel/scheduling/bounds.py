@@ -89,6 +89,7 @@ def certainly_infeasible(instance: ScheduleInstance) -> str | None:
     """
     rooms = instance.capacity[instance.stage_device].tolist()
     for j, (need, room) in enumerate(zip(instance.forward_memory.tolist(), rooms, strict=True)):
+        need += max(0, int(instance.backward_memory[j]))
         if need > room:
             return f"stage {j} needs {need} memory units, its device has {room}"
     return None
@@ -261,7 +262,8 @@ def _most_waiting(group: list[_Stage], room: int) -> int:
     (s,) = group
     if s.kept_memory <= 0:
         return s.microbatches * s.weight
-    waiting = 1 + max(0, room - s.forward_memory) // s.kept_memory
+    during = max(s.forward_memory, s.kept_memory)
+    waiting = 1 + max(0, room - during) // s.kept_memory
     return min(waiting, s.microbatches) * s.weight
 
 

@@ -116,6 +116,8 @@ class _Dispatcher:
         """Kind and stage of what device ``d`` starts now."""
         policy = self.policy
         backward = self._earliest(B, d, now)
+        if backward is not None and not self._fits(B, backward):
+            backward = None  # a weight gradient that gives memory back comes first
         forward, starved = self._forward(d, now)
         if backward is not None and not (policy.forward_first and forward is not None):
             return B, backward
@@ -150,10 +152,15 @@ class _Dispatcher:
         for j in self.mine[d]:
             if not 0 <= self._arrival(F, j) <= now or not self._admits(j):
                 continue
-            if self.held[d] + self.change[F][j] <= self.capacity[d]:
+            if self._fits(F, j):
                 return j, False
             starved = True
         return None, starved
+
+    def _fits(self, kind: int, j: int) -> bool:
+        """Whether memory suffices for an operation of a stage now."""
+        d = self.device[j]
+        return self.change[kind][j] <= max(0, self.capacity[d] - self.held[d])
 
     def _admits(self, j: int) -> bool:
         return self.next[F][j] - self.next[B][j] < self.policy.limits[j]
@@ -164,9 +171,7 @@ class _Dispatcher:
         The delay, from the arrival to the end, must be at most ``patience`` of the length.
         """
         for j in self.mine[d]:
-            if kind == F and (
-                not self._admits(j) or self.held[d] + self.change[F][j] > self.capacity[d]
-            ):
+            if kind == F and not (self._admits(j) and self._fits(F, j)):
                 continue
             ready = self._arrival(kind, j)
             if ready > now and now + length - ready > patience * length:

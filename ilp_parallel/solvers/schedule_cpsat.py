@@ -279,6 +279,11 @@ class _Model:
                 hold(begin, end, part, ~moved)
                 hold(begin, out + int(self.instance.offload_ticks[j]), part, moved)
                 hold(back, end, part, moved)
+            more = int(self.instance.backward_memory[j])
+            if more > 0:
+                hold(begin, self.end[W][pair], base)
+                hold(self.start[B][pair], self.end[W][pair], more)
+                continue
             hold(begin, end, base)
             if not self.instance.fused:
                 hold(end, self.end[W][pair], -int(self.instance.weight_memory[j]))
@@ -290,7 +295,8 @@ class _Model:
         times, changes = [], []
         for pair in mine:
             j = self.stage[pair]
-            times += [self.start[F][pair], self.end[B][pair]]
+            rises = int(self.instance.backward_memory[j]) > 0
+            times += [self.start[F][pair], (self.start if rises else self.end)[B][pair]]
             changes += [
                 int(self.instance.forward_memory[j]),
                 int(self.instance.backward_memory[j]),
