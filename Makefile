@@ -14,7 +14,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11 pyth
 COMPARED = --set pipeline --plot docs/compare.svg
 JOB = $(MODEL) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(BATCH),--batch $(BATCH)) $(ARGS)
 
-.PHONY: help solve compare test lint bench bench-sharding clean
+.PHONY: help solve compare test lint bench bench-sharding bench-schedule check-schedules clean
 .DEFAULT_GOAL := help
 
 help: ## show this list

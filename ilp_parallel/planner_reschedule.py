@@ -1,9 +1,10 @@
 """Plans of a search with the order of their work re-optimised, and whether the best one stays best.
 
-The search prices plans for named schedules. Here the best plans get the shortest order found for their
-stages, weight gradients split off (:mod:`ilp_parallel.planner_schedule`), and the step is its makespan
-and the longest tail. No plan of a configuration, whatever its order, is quicker than its *floor*:
-the device group with the most work runs it and its own tail, and the average group has
+The search prices plans for named schedules. Here the best plans get the shortest order found for
+their stages, weight gradients split off (:mod:`ilp_parallel.planner_schedule`), and the step is
+its makespan and the longest tail. No plan of a configuration, whatever its order, is quicker than
+its *floor*: the device group with the most work runs it and its own tail, and the average group
+has
 
     (sum over layers of the least m (F + B) + tail, and m times the ends) / p
 
@@ -154,9 +155,7 @@ def rescheduling_document(found: Rescheduling) -> dict[str, object]:
                 "makespan": f.result.objective,
                 "bound": f.result.bound,
                 "status": f.result.status,
-                "named": {
-                    n.name: n.evaluation.makespan_ticks for n in f.result.named if n.fits
-                },
+                "named": {n.name: n.evaluation.makespan_ticks for n in f.result.named if n.fits},
             }
             for f in found.plans
         ],

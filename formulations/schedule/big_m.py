@@ -10,9 +10,8 @@ Parameters
 :math:`n_a` duration and :math:`c_{ab}` delay from ``a`` to its follower ``b`` (ticks);
 :math:`f_a, g_a, h_a` memory changes of F, B, W; :math:`H_d` capacity; :math:`M` horizon (ticks).
 
-Variables
----------
-:math:`s_a \in [0, M]` start; :math:`y_{ab} \in \{0,1\}` 1 if ``a`` is before ``b``; :math:`C` makespan.
+Variables --------- :math:`s_a \in [0, M]` start; :math:`y_{ab} \in \{0,1\}` 1 if ``a`` is before
+``b``; :math:`C` makespan.
 
 Objective
 ---------
@@ -28,8 +27,8 @@ Constraints
 (3) disjunction (``before``, ``after``): :math:`s_b \ge s_a + n_a - M (1 - y_{ab})` and
     :math:`s_a \ge s_b + n_b - M y_{ab}`. At :math:`y = 1/2` they say little: the bound is weak.
 
-(4) memory (``memory``): when ``F`` number ``a`` starts, what operations before it changed and its own
-    :math:`f_a` is at most :math:`H_d`.
+(4) memory (``memory``): when ``F`` number ``a`` starts, what operations before it changed and its
+    own :math:`f_a` is at most :math:`H_d`.
 
 (5) makespan (``makespan``): :math:`C \ge s_a + n_a` for the last kind.
 

@@ -11,11 +11,9 @@ Parameters
 :math:`P` period, at least the load of every device (ticks); :math:`n_a, c_{ab}, f, g, h, H_d` as in
 :mod:`formulations.schedule.big_m`; :math:`M` largest start, :math:`K` = largest number of periods.
 
-Variables
----------
-:math:`s_a \in [0, M]`; :math:`k_{ab} \in [-K, K]` periods between ``a`` and the ``b`` that comes after it;
-:math:`u_j, v_j \in [1, K]` microbatches between ``F`` and the end of ``B``, and of ``W``, of stage ``j`` when
-an ``F`` starts, itself included.
+Variables --------- :math:`s_a \in [0, M]`; :math:`k_{ab} \in [-K, K]` periods between ``a`` and
+the ``b`` that comes after it; :math:`u_j, v_j \in [1, K]` microbatches between ``F`` and the end
+of ``B``, and of ``W``, of stage ``j`` when an ``F`` starts, itself included.
 
 Objective
 ---------
@@ -28,15 +26,16 @@ Constraints
 (2) no overlap, whatever microbatches are concerned (``apart``):
     :math:`n_a \le s_b - s_a + P k_{ab} \le P - n_b`.
 
-(3) in flight (``in_flight``): :math:`s_{F_j} + P u_j \ge s_{B_j} + n_{B_j}`, for :math:`v_j` with ``W``: the
-    microbatches after which ``B`` and ``W`` have ended.
+(3) in flight (``in_flight``): :math:`s_{F_j} + P u_j \ge s_{B_j} + n_{B_j}`, for :math:`v_j` with
+    ``W``: the microbatches after which ``B`` and ``W`` have ended.
 
-(4) memory (``memory``): :math:`f_j u_j + (f_j + g_j)(v_j - u_j) \le H_d`; fused: :math:`f_j u_j \le H_d`. For
-    one stage per device, and where ``h`` gives back the rest. Memory peaks when an ``F`` starts.
+(4) memory (``memory``): :math:`f_j u_j + (f_j + g_j)(v_j - u_j) \le H_d`; fused: :math:`f_j u_j
+    \le H_d`. For one stage per device, and where ``h`` gives back the rest. Memory peaks when an
+    ``F`` starts.
 
-Any ``m`` microbatches run in the order of this timetable keep memory: those before the first and after
-the last, which are missing in fill and drain, held a non-negative amount. Started as early as order
-and data allow, fill and drain are exact for that order.
+Any ``m`` microbatches run in the order of this timetable keep memory: those before the first and
+after the last, which are missing in fill and drain, held a non-negative amount. Started as early
+as order and data allow, fill and drain are exact for that order.
 
 Source: periodic event scheduling (Serafini and Ukovich 1989) as used in modulo scheduling.
 """
@@ -77,7 +76,9 @@ def build(instance: ScheduleInstance, period: int) -> Program:
     longest = 2 * int(n.sum() + 2 * instance.cut_ticks.sum()) + period
     most = longest // period + 2
     s = builder.add_columns("s", shape, upper=longest, cost=1)
-    alive = builder.add_columns("in_flight", (instance.kinds - 1, instance.stages), lower=1, upper=most)
+    alive = builder.add_columns(
+        "in_flight", (instance.kinds - 1, instance.stages), lower=1, upper=most
+    )
     data(builder, instance, s, n)
     apart(builder, s, n, (period, most))
     in_flight(builder, s, n, alive, period)

@@ -1,16 +1,14 @@
 r"""Time-indexed formulation of schedules: a binary per operation and start; for small instances.
 
-Sets
-----
-Operations ``a`` as in :mod:`formulations.schedule.big_m`; instants :math:`t = 0 \dots T - 1` (ticks).
+Sets ---- Operations ``a`` as in :mod:`formulations.schedule.big_m`; instants :math:`t = 0 \dots T
+- 1` (ticks).
 
 Parameters
 ----------
 As there; ``T`` horizon.
 
-Variables
----------
-:math:`x_{at} \in \{0,1\}` ``a`` starts at ``t``; :math:`C` makespan. :math:`X_{at} = \sum_{u \le t} x_{au}`.
+Variables --------- :math:`x_{at} \in \{0,1\}` ``a`` starts at ``t``; :math:`C` makespan.
+:math:`X_{at} = \sum_{u \le t} x_{au}`.
 
 Objective
 ---------
@@ -20,15 +18,16 @@ Constraints
 -----------
 (1) one start (``one_start``): :math:`\sum_t x_{at} = 1`.
 
-(2) data (``data``): :math:`X_{bt} \le X_{a, t - n_a - c_{ab}}` for all ``t``, which is stronger than a row
-    on the starts.
+(2) data (``data``): :math:`X_{bt} \le X_{a, t - n_a - c_{ab}}` for all ``t``, which is stronger
+    than a row on the starts.
 
 (3) order of microbatches (``order``): :math:`X_{a't} \le X_{a, t - n_a}`.
 
-(4) devices (``device``): :math:`\sum_a (X_{at} - X_{a, t - n_a}) \le 1` over the operations of a device.
+(4) devices (``device``): :math:`\sum_a (X_{at} - X_{a, t - n_a}) \le 1` over the operations of a
+    device.
 
-(5) memory (``memory``): :math:`\sum f_a X_{at} + \sum g_a X_{a, t - n_a} + \sum h_a X_{a, t - n_a} \le H_d`
-    over the F, B and W of a device.
+(5) memory (``memory``): :math:`\sum f_a X_{at} + \sum g_a X_{a, t - n_a} + \sum h_a X_{a, t - n_a}
+    \le H_d` over the F, B and W of a device.
 
 (6) makespan (``makespan``): :math:`C \ge \sum_t (t + n_a) x_{at}` for the last kind.
 
@@ -80,9 +79,7 @@ def decode(instance: ScheduleInstance, values: IntArray) -> ScheduleSolution:
     return ScheduleSolution(x.argmax(axis=1).reshape(instance.kinds, instance.pairs))
 
 
-def _cumulate(
-    builder: ProgramBuilder, rows: IntArray, x: IntArray, value: int, late: int
-) -> None:
+def _cumulate(builder: ProgramBuilder, rows: IntArray, x: IntArray, value: int, late: int) -> None:
     """Add ``value * X[t - late]`` to row ``t`` for every instant."""
     t, u = np.tril_indices(len(rows))
     seen = u <= t - late

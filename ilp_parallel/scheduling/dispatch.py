@@ -160,7 +160,7 @@ class _Dispatcher:
     def _fits(self, kind: int, j: int) -> bool:
         """Whether memory suffices for an operation of a stage now."""
         d = self.device[j]
-        return self.change[kind][j] <= max(0, self.capacity[d] - self.held[d])
+        return bool(self.change[kind][j] <= max(0, self.capacity[d] - self.held[d]))
 
     def _admits(self, j: int) -> bool:
         return self.next[F][j] - self.next[B][j] < self.policy.limits[j]

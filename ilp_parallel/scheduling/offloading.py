@@ -1,9 +1,9 @@
 """Transfers to the host fitted into a given order of work: an offload heuristic after OptPipe's.
 
-Every device walks its order. Where memory does not suffice for the next ``F``, or for a part that has
-to come back, it evicts the part whose ``B`` comes last in the order; a part comes back a fixed
-number of operations before its ``B``. Each such decision is an arc of a graph, and all
-operations and transfers start as early as its longest paths allow.
+Every device walks its order. Where memory does not suffice for the next ``F``, or for a part that
+has to come back, it evicts the part whose ``B`` comes last in the order; a part comes back a fixed
+number of operations before its ``B``. Each such decision is an arc of a graph, and all operations
+and transfers start as early as its longest paths allow.
 
 Source: OptPipe (Li et al. 2025, arXiv:2510.05186) starts its integer program from a heuristic that
 offloads what is needed latest; the graph is ours.
@@ -142,7 +142,9 @@ class _Walk:
         self.change = [row[instance.pair_stage].tolist() for row in by_kind]
         self.part = instance.offload_memory[instance.pair_stage].tolist()
         self.left = int(instance.capacity[device])
-        self.backward_at = {op % self.pairs: i for i, op in enumerate(order) if op // self.pairs == B}
+        self.backward_at = {
+            op % self.pairs: i for i, op in enumerate(order) if op // self.pairs == B
+        }
         self.resident: set[int] = set()
         self.coming: dict[int, list[int]] = {}
         self.last_transfer = -1
@@ -176,9 +178,7 @@ class _Walk:
     def _take(self, memory: int, taker: int, place: int) -> bool:
         """Make room for ``taker``; later takers wait for the same transfers through the order."""
         while self.left < memory:
-            possible = [
-                p for p in self.resident if self.backward_at[p] - self.ahead > place
-            ]
+            possible = [p for p in self.resident if self.backward_at[p] - self.ahead > place]
             if not possible:
                 return False
             victim = max(possible, key=lambda p: (self.backward_at[p], -p))

@@ -21,7 +21,7 @@ from ilp_parallel.problems.schedule import (
     replay,
 )
 from ilp_parallel.schedules import placed
-from ilp_parallel.scheduling.placements import StageNumbers, instance_of
+from ilp_parallel.scheduling.placements import PlacementClass, StageNumbers, instance_of
 from ilp_parallel.simulate import DeadlockError as SimulatedDeadlockError
 from ilp_parallel.simulate import StageTimes, run
 from ilp_parallel.zero_bubble import order_of
@@ -129,7 +129,8 @@ def test_recomputation_holds_less_and_takes_longer() -> None:
 def random_schedules(draw: st.DrawFn):
     """Stage times, a placement, and an order per device, mostly without a deadlock."""
     p, m = draw(st.integers(1, 4)), draw(st.integers(1, 5))
-    placement = draw(st.sampled_from(("plain", "loop", "v")))
+    kinds: tuple[PlacementClass, ...] = ("plain", "loop", "v")
+    placement = draw(st.sampled_from(kinds))
     chunks = 1 if placement == "plain" else 2
     v = p * chunks
     seed = draw(st.integers(0, 2**32 - 1))

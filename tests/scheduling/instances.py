@@ -23,7 +23,8 @@ def instances(draw: st.DrawFn, sizes: tuple[tuple[int, int], ...]) -> ScheduleIn
     def each(low: int, high: int, count: int = p) -> list[int]:
         return draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
 
-    b_memory, w_memory = each(0, 2), each(0, 2)
+    w_memory = each(0, 2)
+    b_memory = [draw(st.integers(-1 if w else 0, 2)) for w in w_memory]  # -1: B takes memory
     f_memory = [b + w for b, w in zip(b_memory, w_memory, strict=True)]
     numbers = StageNumbers(
         each(1, 4),

@@ -107,7 +107,7 @@ def offloading(instance: ScheduleInstance, amount: int, ticks: int) -> ScheduleI
 
 
 def test_bounds_hold_where_offload_and_recomputation_are_used() -> None:
-    """Schedules that CP-SAT finds with either are no shorter than the bounds, and keep the rules."""
+    """What CP-SAT finds with either is no shorter than the bounds, and keeps the rules."""
     for capacity in (2, 3, 4, 6):
         plain = instance_of(StageNumbers(2, 3, 2, 1), 3, 4, capacity)
         for instance in (
