@@ -1,4 +1,7 @@
-"""The ``schedule`` family solved: bounds, named schedules, list scheduling, then CP-SAT."""
+"""The ``schedule`` family solved: bounds, named schedules, list scheduling, then CP-SAT.
+
+What is too large for CP-SAT gets a steady state from :mod:`formulations.schedule.periodic` instead.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ilp_parallel.problems.schedule import evaluate
+from formulations.schedule import periodic
+from ilp_parallel.problems.schedule import evaluate, replay
 from ilp_parallel.scheduling.bounds import Bound, certainly_infeasible, lower_bounds
+from ilp_parallel.scheduling.dispatch import Policy, dispatch
 from ilp_parallel.scheduling.named import NamedResult, named_schedules
 from ilp_parallel.scheduling.offloading import offload_schedule
 from ilp_parallel.scheduling.search import search
@@ -90,6 +95,10 @@ class SchedulePlanner:
             self._lists()
         if not self._closed() and self.instance.kinds * self.instance.pairs <= _LARGEST_MODEL:
             self._exact()
+        elif not self._closed() and periodic.refuses(self.instance) is None:
+            found = periodic_schedule(self.instance, self.deadline)
+            if found is not None:
+                self._offer(found, "periodic")
         if self.objective is None:
             if self.exhausted:
                 return self._result("infeasible", "no schedule keeps memory (CP-SAT)")
@@ -174,3 +183,45 @@ class SchedulePlanner:
             found_by=self.found_by,
             reason=reason,
         )
+
+
+def periodic_schedule(instance: ScheduleInstance, deadline: float) -> ScheduleSolution | None:
+    """The best schedule around the steady state of the shortest period that has a timetable.
+
+    Two ways to fill and drain: in the order of the timetable itself, and with the list scheduler
+    kept to as many microbatches in flight as the timetable has on every stage. The instance is one
+    that the periodic formulation does not refuse; ``deadline`` is a reading of
+    :func:`time.monotonic`.
+    """
+    from ilp_parallel.solvers.cpsat import CpSatSolver
+    from ilp_parallel.solvers.outcome import SolveOptions
+
+    least = int(instance.durations().sum(axis=0).max())
+    values = None
+    for period in _periods(least):
+        left = deadline - time.monotonic()
+        if left <= 0 or values is not None:
+            break
+        program = periodic.build(instance, period)
+        values = CpSatSolver()(program, SolveOptions(time_limit_s=min(left, 10.0))).values
+        orders = None if values is None else periodic.decode(instance, values, period)
+    if values is None or orders is None:
+        return None
+    found = [replay(instance, orders)]
+    alive = periodic.microbatches_alive(instance, values)
+    for patience in (0.0, 0.5, 1.0):
+        for more in (0, 1):
+            limits = tuple(count + more for count in alive)
+            listed = dispatch(instance, Policy(limits, weight_patience=patience))
+            found += [] if listed is None else [listed]
+    kept = [(evaluate(instance, s), i, s) for i, s in enumerate(found)]
+    fitting = [(e.makespan_ticks or 0, i, s) for e, i, s in kept if e.feasible]
+    return min(fitting)[2] if fitting else None
+
+
+def _periods(least: int) -> list[int]:
+    """Periods to try: the shortest possible one, then about one per cent longer each."""
+    found = [least]
+    while found[-1] < 20 * least:
+        found.append(max(found[-1] + 1, found[-1] * 101 // 100))
+    return found

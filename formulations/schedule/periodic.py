@@ -102,6 +102,12 @@ def decode(instance: ScheduleInstance, values: IntArray, period: int) -> list[li
     return orders
 
 
+def microbatches_alive(instance: ScheduleInstance, values: IntArray) -> tuple[int, ...]:
+    """Per stage the microbatches between ``F`` and the end of ``B`` in the steady state."""
+    first = instance.kinds * instance.stages
+    return tuple(values[first : first + instance.stages].tolist())
+
+
 def data(builder: ProgramBuilder, instance: ScheduleInstance, s: IntArray, n: IntArray) -> None:
     """(1) s[b] - s[a] >= n[a] + c[a,b]."""
     cut = instance.cut_ticks[:-1]

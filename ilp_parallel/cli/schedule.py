@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("target", metavar="PLAN|FILE")
 @click.option("--case", type=int, default=None, help="Which case of a list of cases, from 0.")
+@click.option("--whole-backwards", is_flag=True, help="Do not split backwards of a PLAN.")
 @click.option("--time-limit", "time_limit_s", type=float, default=120.0, show_default=True)
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 def schedule(
     target: str,
     case: int | None,
+    whole_backwards: bool,
     time_limit_s: float,
     threads: int,
     seed: int,
@@ -60,7 +62,7 @@ def schedule(
     for path in (output, gantt, pytorch, listed):
         if path is not None:
             require_target(path)
-    instance = read_schedule_instance(target, case)
+    instance = read_schedule_instance(target, case, whole_backwards)
 
     def report(stage: str, value: int | None, bound: int) -> None:
         shown = "-" if value is None else f"{value:,}"

@@ -42,8 +42,12 @@ class ZeroBubbleCase(msgspec.Struct, forbid_unknown_fields=True):
     max_mem: _PerStage
 
 
-def read_schedule_instance(path: str, case: int | None) -> ScheduleInstance:
+def read_schedule_instance(
+    path: str, case: int | None, whole_backwards: bool = False
+) -> ScheduleInstance:
     """The instance in a file: a case, case ``case`` of a list of cases, or a plan of ``solve``.
+
+    Backwards of a plan are split unless ``whole_backwards`` is set; cases say it themselves.
 
     Raises
     ------
@@ -55,7 +59,7 @@ def read_schedule_instance(path: str, case: int | None) -> ScheduleInstance:
         from ilp_parallel.plan_files import plan_of_document
         from ilp_parallel.scheduling.from_plan import instance_of_plan
 
-        return instance_of_plan(plan_of_document(data, path))
+        return instance_of_plan(plan_of_document(data, path), whole_backwards)
     if isinstance(data, list):
         if case is None and len(data) != 1:
             fix = f"give --case 0 to {len(data) - 1}"
