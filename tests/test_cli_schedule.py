@@ -23,7 +23,8 @@ CASE: dict[str, Any] = {
     **{"p": 3, "m": 4, "f": [2, 3, 2], "b": 3, "w": 2, "comm": 1},
     **{"mem_f": 2, "mem_b": -1, "mem_w": -1, "max_mem": 6},
 }
-SHARED = Path(os.environ.get("ZERO_BUBBLE_CASES", "../shared/data/zero_bubble/instances.json"))
+DATA = Path(__file__).parents[2] / "shared/data/zero_bubble/instances.json"
+SHARED = Path(os.environ.get("ZERO_BUBBLE_CASES", DATA))
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -79,6 +80,10 @@ def test_the_table_names_the_bound_and_the_price_of_named_schedules(tmp_path: Pa
         ({"w": "x"}, "BAD_SCHEDULE_FILE"),
         ({"m": 10**9}, "BAD_SCHEDULE_FILE"),
         ({"other": 1}, "BAD_SCHEDULE_FILE"),
+        ({"offload_mem": 3}, "BAD_SCHEDULE_FILE"),
+        ({"placement": "ring"}, "BAD_SCHEDULE_FILE"),
+        ({"placement": "bidirectional", "m": 3, "f": 2}, "BAD_SCHEDULE_FILE"),
+        ({"chunks": 2}, "BAD_SCHEDULE_FILE"),
     ],
 )
 def test_bad_files_are_one_line(tmp_path: Path, change: dict[str, object], code: str) -> None:
@@ -95,6 +100,29 @@ def test_a_list_wants_a_case_and_too_little_memory_is_infeasible(tmp_path: Path)
     done = run(several, "--case", "1", "--format", "json")
     assert done.returncode == 3
     assert json.loads(done.stdout)["reason"] == "stage 0 needs 2 memory units, its device has 1"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"w": None},
+        {"placement": "v", "f": 2},
+        {"placement": "loop", "chunks": 2, "f": 2, "m": 6},
+        {"placement": "bidirectional", "f": 2},
+        {"max_mem": 4, "offload_mem": 2, "offload": 1, "reload": 1},
+        {"max_mem": 3, "recompute_mem": 1, "recompute": 1},
+    ],
+)
+def test_every_kind_of_case_gets_a_schedule(tmp_path: Path, change: dict[str, object]) -> None:
+    case = written(tmp_path, CASE | change)
+    done = run(case, "--time-limit", "4", "--format", "json")
+    assert done.returncode in (0, 4)
+    document = json.loads(done.stdout)
+    assert document["verified"] is True
+    solution = solution_of_document(read_schedule_instance(case, None), document["schedule"])
+    assert solution is not None
+    fitting = [n["makespan"] for n in document["named"] if n["fits"]]
+    assert document["bound"] <= document["objective"] <= min(fitting, default=2**62)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no folder of zero-bubble cases")

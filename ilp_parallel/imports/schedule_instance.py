@@ -10,11 +10,17 @@ import msgspec
 import numpy as np
 
 from ilp_parallel.errors import InputError
-from ilp_parallel.scheduling.placements import StageNumbers, instance_of
+from ilp_parallel.scheduling.placements import (
+    PlacementClass,
+    StageNumbers,
+    instance_of,
+    with_offload,
+    with_recomputation,
+)
 from ilp_parallel.specs.documents import MAX_RESULT_BYTES
 
 if TYPE_CHECKING:
-    from ilp_parallel.problems.schedule import ScheduleInstance
+    from ilp_parallel.problems.schedule import IntArray, ScheduleInstance
 
 _LARGEST_TICKS = 2**40
 """Sums of this many ticks and operations stay far below 63 bits."""
@@ -28,18 +34,31 @@ class ZeroBubbleCase(msgspec.Struct, forbid_unknown_fields=True):
     """A case of the zero-bubble repository: numbers for all stages, or one per stage.
 
     Times are in ticks, memory in the file's units; ``comm`` is the one-way delay of every cut.
+    Where ``w`` is null, ``b`` is a whole backward. What has a default here is ours.
     """
 
     p: int
     m: int
     f: _PerStage
     b: _PerStage
-    w: _PerStage
+    w: _PerStage | None
     comm: _PerStage
     mem_f: _PerStage
     mem_b: _PerStage
     mem_w: _PerStage
     max_mem: _PerStage
+    placement: PlacementClass = "plain"
+    chunks: int = 1
+    offload_mem: _PerStage = 0
+    offload: _PerStage = 0  # ticks of a transfer to the host
+    reload: _PerStage = 0  # ticks of a transfer from the host
+    recompute_mem: _PerStage = 0
+    recompute: _PerStage = 0  # ticks that B then takes longer
+
+    @property
+    def length(self) -> int:
+        """Stages of a route."""
+        return self.p * {"v": 2, "loop": self.chunks}.get(self.placement, 1)
 
 
 def read_schedule_instance(
@@ -88,7 +107,17 @@ def instance_of_case(case: ZeroBubbleCase, name: str) -> ScheduleInstance:
     """
     _require_sound(case)
     numbers = StageNumbers(case.f, case.b, case.w, _cuts(case), case.mem_f, case.mem_b, case.mem_w)
-    return instance_of(numbers, case.p, case.m, case.max_mem, name=name)
+    made = instance_of(
+        numbers, case.p, case.m, case.max_mem, case.placement, case.chunks, name=name
+    )
+
+    def per_stage(value: _PerStage) -> IntArray:
+        one = np.broadcast_to(np.asarray(value, dtype=np.int64), case.length)
+        return np.tile(one, made.stages // case.length)
+
+    moved = (per_stage(case.offload_mem), per_stage(case.offload), per_stage(case.reload))
+    made = with_offload(made, *moved)
+    return with_recomputation(made, per_stage(case.recompute_mem), per_stage(case.recompute))
 
 
 def _content(path: str) -> object:
@@ -106,7 +135,7 @@ def _content(path: str) -> object:
 
 
 def _cuts(case: ZeroBubbleCase) -> _PerStage:
-    return case.comm if case.p > 1 or isinstance(case.comm, list) else []
+    return case.comm if case.length > 1 or isinstance(case.comm, list) else []
 
 
 def _require_sound(case: ZeroBubbleCase) -> None:
@@ -117,20 +146,29 @@ def _require_sound(case: ZeroBubbleCase) -> None:
 
     if not 1 <= case.p <= 1024 or not case.m >= 1 or case.p * case.m * 3 > _MOST_OPERATIONS:
         refuse(f"p={case.p}, m={case.m}", f"use p to 1024 and 3 p m to {_MOST_OPERATIONS}")
-    signs = {"f": 1, "b": 1, "w": 1, "comm": 1, "mem_f": 1, "mem_b": -1, "mem_w": -1, "max_mem": 1}
-    for name, sign in signs.items():
-        value = getattr(case, name)
-        length = case.p - 1 if name == "comm" else case.p
+    if case.placement == "bidirectional" and case.m % 2:
+        refuse(f"m={case.m} microbatches from two ends", "use an even number")
+    if not 1 <= case.chunks <= 1024 or (case.chunks > 1 and case.placement != "loop"):
+        refuse(f"chunks={case.chunks} of placement {case.placement}", "chunks are for loop")
+    lengths = {"comm": case.length - 1, "max_mem": case.p}
+    names = ("f", "b", "w", "comm", "mem_f", "mem_b", "mem_w", "max_mem")
+    for name in (*names, "offload_mem", "offload", "reload", "recompute_mem", "recompute"):
+        value = 0 if name == "w" and case.w is None else getattr(case, name)
+        sign, length = (-1 if name in ("mem_b", "mem_w") else 1), lengths.get(name, case.length)
         if isinstance(value, list) and len(value) != length:
-            refuse(f"{name} has {len(value)} values, p={case.p}", f"give {length}, or one number")
+            refuse(f"{name} has {len(value)} values", f"give {length}, or one number")
         values = value if isinstance(value, list) else [value]
         wrong = [v for v in values if not 0 <= sign * v <= _LARGEST_TICKS]
         if wrong:
             low, high = sorted((0, sign * _LARGEST_TICKS))
             refuse(f"{name}={wrong[0]}", f"use {low} to {high}")
     held = [
-        np.broadcast_to(np.asarray(part, dtype=np.int64), case.p)
-        for part in (case.mem_f, case.mem_b, case.mem_w)
+        np.broadcast_to(np.asarray(part, dtype=np.int64), case.length)
+        for part in (case.mem_f, case.mem_b, case.mem_w, case.offload_mem, case.recompute_mem)
     ]
-    if np.any(sum(held) < 0):
+    if np.any(held[0] + held[1] + held[2] < 0):
         refuse("B and W give back more than F takes", "check mem_f, mem_b and mem_w")
+    if np.any(held[3] + held[4] > held[0]):
+        refuse("more is offloaded or recomputed than F takes", "lower offload_mem, recompute_mem")
+    if np.any(held[3] + held[4] > 0) and np.any(held[0] + held[1] + held[2] != 0):
+        refuse("B and W keep something for good", "with offload or recomputation give it all back")

@@ -19,7 +19,7 @@ from ilp_parallel.solvers.schedule_cpsat import solve_schedule
 from tests.scheduling.instances import best_by_enumeration, instances
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(instances(((2, 2), (1, 3), (1, 2))))
 def test_everything_against_enumeration(instance: ScheduleInstance) -> None:
     best = best_by_enumeration(instance)
@@ -40,7 +40,7 @@ def test_everything_against_enumeration(instance: ScheduleInstance) -> None:
     assert exact.bound == evaluate(instance, exact.solution).makespan_ticks == best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(instances(((2, 4), (3, 3), (3, 5), (4, 4))))
 def test_bounds_stay_below_cpsat_and_schedules_keep_the_rules(instance: ScheduleInstance) -> None:
     exact = solve_schedule(instance, 0, 1000, None, 20)
