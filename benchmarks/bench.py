@@ -23,7 +23,7 @@ from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
 from ilp_parallel.instances import InstanceBuilder
 from ilp_parallel.plan_files import read_certificate, read_plan
-from ilp_parallel.planner import solve_configuration
+from ilp_parallel.programs import solve_configuration
 from ilp_parallel.spaces import get_space
 
 if TYPE_CHECKING:

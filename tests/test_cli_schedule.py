@@ -152,6 +152,13 @@ def test_a_plan_is_scheduled_and_solve_says_whether_it_stays_best(tmp_path: Path
     assert json.loads(done.stdout)["verified"] is True
 
 
+def test_the_best_order_is_for_step_time_alone() -> None:
+    words = ["solve", "gpt2-xl", "--schedule", "optimal", "--objective", "simulated"]
+    command = [sys.executable, "-m", "ilp_parallel", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.split(":")[0]) == (2, "NO_BEST_ORDER")
+
+
 def test_pytorch_reads_the_schedule(tmp_path: Path) -> None:
     """Loaded by PyTorch's own reader of actions, where PyTorch is installed."""
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")

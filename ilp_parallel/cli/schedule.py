@@ -23,6 +23,7 @@ from ilp_parallel.errors import InputError
 if TYPE_CHECKING:
     from ilp_parallel.planner_schedule import ScheduleResult
     from ilp_parallel.problems.schedule import ScheduleInstance, ScheduleSolution
+    from ilp_parallel.solving import Answer
 
 
 @click.command()
@@ -82,6 +83,36 @@ def schedule(
         text = _text(instance, result, style == "md", elapsed_s)
     write_result(output, text)
     sys.exit(EXIT[result.status])
+
+
+def takes_best_order(words: dict[str, object], objective: str) -> bool:
+    """Whether ``solve`` is asked for ``--schedule optimal``; the search then takes any schedule.
+
+    Raises
+    ------
+    InputError
+        ``NO_BEST_ORDER`` for another objective than the step time.
+    """
+    if words["schedule"] != "optimal":
+        return False
+    if objective != "step-time":
+        what = f"--schedule optimal with --objective {objective}"
+        raise InputError("NO_BEST_ORDER", what, "leave one of them out")
+    words["schedule"] = "any"
+    return True
+
+
+def best_orders(answer: Answer) -> tuple[dict[str, object], str]:
+    """What re-optimised orders make of the best plans, as data and as text."""
+    from ilp_parallel.planner_reschedule import (
+        reschedule,
+        rescheduling_document,
+        rescheduling_text,
+    )
+
+    found = reschedule(answer)
+    text = rescheduling_text(found, answer.job.job.tick_ns * 1e-9)
+    return rescheduling_document(found), text
 
 
 def _write_beside(
