@@ -14,6 +14,8 @@ from ilp_parallel.scheduling.placements import StageNumbers, instance_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ilp_parallel.scheduling.placements import PlacementClass
+
 
 @st.composite
 def instances(draw: st.DrawFn, sizes: tuple[tuple[int, int], ...]) -> ScheduleInstance:
@@ -65,3 +67,20 @@ def best_by_enumeration(instance: ScheduleInstance) -> int | None:
         if found.feasible and (best is None or found.makespan_ticks < best):
             best = found.makespan_ticks
     return best
+
+
+@st.composite
+def folded_instances(draw: st.DrawFn) -> ScheduleInstance:
+    """Several stages per device: looped, V-shaped and bidirectional placements, unequal stages."""
+    kinds: tuple[PlacementClass, ...] = ("loop", "v", "bidirectional")
+    placement = draw(st.sampled_from(kinds))
+    p, m = draw(st.sampled_from(((2, 2), (2, 4), (3, 2))))
+    length = p if placement == "bidirectional" else 2 * p
+
+    def each(low: int, high: int, count: int) -> list[int]:
+        return draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+
+    weight = draw(st.one_of(st.none(), st.just(each(1, 4, length))))
+    cuts = each(0, 3, length - 1)
+    numbers = StageNumbers(each(1, 4, length), each(1, 4, length), weight, cuts)
+    return instance_of(numbers, p, m, each(4, 12, p), placement, 2)

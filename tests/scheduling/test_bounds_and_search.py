@@ -16,7 +16,7 @@ from ilp_parallel.scheduling.named import named_schedules, placement_of
 from ilp_parallel.scheduling.placements import StageNumbers, instance_of
 from ilp_parallel.scheduling.search import search
 from ilp_parallel.solvers.schedule_cpsat import solve_schedule
-from tests.scheduling.instances import best_by_enumeration, instances
+from tests.scheduling.instances import best_by_enumeration, folded_instances, instances
 
 
 @settings(max_examples=40, deadline=None)
@@ -53,6 +53,18 @@ def test_bounds_stay_below_cpsat_and_schedules_keep_the_rules(instance: Schedule
     least = evaluate(instance, exact.solution).makespan_ticks
     assert exact.proven
     assert all(bound.ticks <= least for bound in lower_bounds(instance))
+
+
+@settings(max_examples=30, deadline=None)
+@given(folded_instances())
+def test_bounds_hold_for_several_stages_per_device(instance: ScheduleInstance) -> None:
+    exact = solve_schedule(instance, 0, 1000, None, 20)
+    if exact.solution is None:
+        return
+    found = evaluate(instance, exact.solution)
+    assert found.feasible
+    assert exact.proven
+    assert all(bound.ticks <= (found.makespan_ticks or 0) for bound in lower_bounds(instance))
 
 
 @pytest.mark.parametrize(
