@@ -8,8 +8,10 @@ has
 
     (sum over layers of the least m (F + B) + tail, and m times the ends) / p
 
-of both. The plan that comes out best is proven to be when its makespan is proven and every other
-configuration is re-optimised with a bound, or has a floor, that is not below its step.
+of both. Without a pipeline the order changes nothing, so there a proven search has settled all
+plans. What comes out best is proven to be when no floor that is left lies below its step. Floors
+leave out memory and the fill of the pipeline, so that this is rarely so: the configurations that
+they do not exclude are counted, those of the re-optimised plans among them.
 """
 
 from __future__ import annotations
@@ -72,8 +74,8 @@ class Rescheduling:
     def proven(self) -> bool:
         """Whether no plan priced by the same rule can be quicker than the first one.
 
-        Of a configuration only its best plan by formula is re-optimised, so other plans of the
-        configurations looked at count as not excluded unless the floor excludes them.
+        Of a configuration only its best plan by formula is re-optimised; others are excluded by
+        the floor or not at all.
         """
         return bool(self.plans) and not self.open_floors
 
@@ -111,7 +113,13 @@ def reschedule(answer: Answer) -> Rescheduling:
             found += _rescheduled(plan_of(costs, space, configuration, optimum.solution))
     found.sort(key=lambda f: (f.step_ticks or 2**62, f.plan.configuration.name))
     best = found[0].step_ticks if found else None
-    below = {c.name: floor for _, floor, c in floors if best is not None and floor < best}
+    settled = result.status == "optimal" and best is not None
+    settled = settled and best <= (result.certificate.objective_ticks or 0)
+    below = {
+        c.name: floor
+        for _, floor, c in floors
+        if best is not None and floor < best and not (settled and c.pipeline == 1)
+    }
     return Rescheduling(tuple(found), chosen, below)
 
 
