@@ -113,8 +113,8 @@ def reschedule(answer: Answer) -> Rescheduling:
             found += _rescheduled(plan_of(costs, space, configuration, optimum.solution))
     found.sort(key=lambda f: (f.step_ticks or 2**62, f.plan.configuration.name))
     best = found[0].step_ticks if found else None
-    settled = result.status == "optimal" and best is not None
-    settled = settled and best <= (result.certificate.objective_ticks or 0)
+    proven = result.certificate.objective_ticks if result.status == "optimal" else None
+    settled = best is not None and proven is not None and best <= proven
     below = {
         c.name: floor
         for _, floor, c in floors

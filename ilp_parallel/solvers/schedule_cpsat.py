@@ -234,12 +234,13 @@ class _Model:
         """(3) What is held on every device stays within its capacity."""
         instance = self.instance
         given_back = instance.backward_memory + instance.weight_memory
+        most = instance.forward_memory + np.maximum(instance.backward_memory, 0)
         balanced = bool(np.all(instance.forward_memory + given_back == 0))
         for d in range(instance.devices):
             mine = [pair for pair, j in enumerate(self.stage) if self.device[j] == d]
             room = int(instance.capacity[d])
-            if sum(int(instance.forward_memory[self.stage[pair]]) for pair in mine) <= room:
-                continue
+            if sum(int(most[self.stage[pair]]) for pair in mine) <= room:
+                continue  # everything at once fits
             if balanced:
                 self._held_intervals(mine, room)
             else:

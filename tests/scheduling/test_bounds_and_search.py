@@ -40,6 +40,18 @@ def test_everything_against_enumeration(instance: ScheduleInstance) -> None:
     assert exact.bound == evaluate(instance, exact.solution).makespan_ticks == best
 
 
+def test_memory_that_b_takes_counts_where_all_forwards_fit() -> None:
+    """The model once left memory out where every F fits, though B took more."""
+    numbers = StageNumbers(1, 1, 1, 0, [0, 1], [0, 1], [0, -2])
+    instance = instance_of(numbers, 2, 2, 2)
+    exact = solve_schedule(instance, 0, 100, None, 10)
+    assert exact.solution is not None
+    assert exact.proven
+    found = evaluate(instance, exact.solution)
+    assert found.feasible
+    assert found.makespan_ticks == exact.bound == best_by_enumeration(instance)
+
+
 @settings(max_examples=40, deadline=None)
 @given(instances(((2, 4), (3, 3), (3, 5), (4, 4))))
 def test_bounds_stay_below_cpsat_and_schedules_keep_the_rules(instance: ScheduleInstance) -> None:
