@@ -95,11 +95,14 @@ class ChainTables:
         start = np.zeros((*layers.shape[:-1], 1), dtype=np.int64)
         return np.concatenate([start, np.cumsum(layers, axis=-1)], axis=-1)
 
-    def _covered(self, level: int) -> npt.NDArray[np.bool_]:
-        """[U] contents whose layers all have an item of a level."""
-        missing = ~np.isin(np.arange(self._kinds), self._kind[self._within[level]])
-        covered: npt.NDArray[np.bool_] = self._sums(missing.astype(np.int64)) < 1
-        return covered
+    def _least_within(self, values: IntArray) -> IntArray:
+        """[W, p, U] sums of the least values [p, I] or [W, p, I] per level and kind.
+
+        0 where a kind has no item of the level; :attr:`fits` leaves such contents out.
+        """
+        within = np.where(self._within[:, None, :], values, _NEVER)
+        least = self._least_per_kind(within)
+        return self._sums(np.where(least < _NEVER, least, 0))
 
     @cached_property
     def fits(self) -> npt.NDArray[np.bool_]:
@@ -108,14 +111,14 @@ class ChainTables:
         size = self._contents.sum(axis=1)
         least, most = instance.min_layers[:, None], instance.max_layers[:, None]
         sized = (size >= least) & (size <= most)
-        tables = []
-        for level in range(self.shape[1]):
-            keep = self._within[level]
-            lightest = self._least_per_kind(np.where(keep, self._memory, _NEVER))
-            needed = self._sums(np.where(lightest < _NEVER, lightest, 0))
-            room = self._room[:, level, None]
-            tables.append(sized & self._covered(level) & ((needed <= room) | (size == 0)))
-        return np.stack(tables)
+        missing = self._least_per_kind(
+            (~self._within).astype(np.int64)
+        )  # [W, Q] no item of a level
+        covered = self._sums(missing) < 1
+        needed = self._least_within(self._memory)
+        enough = (needed <= self._room.T[:, :, None]) | (size == 0)
+        fits: npt.NDArray[np.bool_] = enough & sized & covered[:, None, :]
+        return fits
 
     def placeable(self) -> tuple[int, ...]:
         """Layers by which each device group can push the furthest boundary, memory alone seen."""
@@ -134,17 +137,11 @@ class ChainTables:
 
     def stage_costs(self, cost: IntArray, denominator: int, multipliers: IntArray) -> IntArray:
         """[p, U] lower bounds ``g_s``; ``PRODUCT_LIMIT`` where nothing fits."""
-        best = np.full(self.fits.shape[1:], PRODUCT_LIMIT, dtype=np.int64)
-        for level, fits in enumerate(self.fits):
-            keep = self._within[level]
-            cheapest = self._least_per_kind(np.where(keep, cost, _NEVER))
-            plain = self._sums(np.where(cheapest < _NEVER, cheapest, 0))
-            price = denominator * cost + multipliers[:, level, None] * self._memory
-            reduced = self._least_per_kind(np.where(keep, price, _NEVER))
-            sums = self._sums(np.where(reduced < _NEVER, reduced, 0))
-            paid = (multipliers[:, level] * self._room[:, level])[:, None]
-            bounds = np.maximum(plain, -((paid - sums) // denominator))
-            np.minimum(best, np.where(fits, bounds, PRODUCT_LIMIT), out=best)
+        plain = self._least_within(cost[None, :])
+        price = denominator * cost + multipliers.T[:, :, None] * self._memory
+        paid = (multipliers * self._room).T[:, :, None]
+        bounds = np.maximum(plain, -((paid - self._least_within(price)) // denominator))
+        best: IntArray = np.where(self.fits, bounds, PRODUCT_LIMIT).min(axis=0)
         return best
 
     def joint_costs(self, denominator: int, multipliers: IntArray) -> IntArray:

@@ -18,6 +18,7 @@ from ilp_parallel.cli.measured import predict, validate
 from ilp_parallel.cli.objectives import (
     RATES,
     objective_options,
+    processes,
     require_alone,
     sensitivity_of,
     sensitivity_options,
@@ -103,9 +104,10 @@ def solve(
         text, status = solve_rate(job, options, objective, price, chosen_style(style, output))
         write_result(output, text)
         sys.exit(EXIT[status])
-    with Live(options) as live:
+    with Live(options) as live, processes(workers) as executor:
         traced = Traced(trace, live.options)
-        answer = run(job, traced.options, started=started, minimised=MINIMISED[objective])
+        kind = MINIMISED[objective]
+        answer = run(job, traced.options, started=started, minimised=kind, executor=executor)
         if cross_check:
             _cross_check(answer)
         more = sensitivity_of(job, live.options, workers) if sensitivity else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
@@ -15,7 +17,8 @@ from ilp_parallel.errors import InputError
 from ilp_parallel.specs.validate import PRICE_LIMITS, require_in_range
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from concurrent.futures import Executor
 
     from ilp_parallel.cli.options import Command, Format
     from ilp_parallel.frontiers.sensitivity import Sensitivity
@@ -49,7 +52,12 @@ def objective_options(command: Command) -> Command:
 def sensitivity_options(command: Command) -> Command:
     """Whether to ask for the bottleneck, and by how many processes."""
     for option in (
-        click.option("--workers", default=1, show_default=True, help="Processes of --sensitivity."),
+        click.option(
+            "--workers",
+            default=1,
+            show_default=True,
+            help="Processes: of --sensitivity, and one for the superset.",
+        ),
         click.option(
             "--sensitivity",
             is_flag=True,
@@ -123,6 +131,23 @@ class Shown:
         return ("" if plan is None else f"{plan_text(plan)}\n") + self.text(style)
 
 
+@contextmanager
+def processes(workers: int) -> Iterator[Executor | None]:
+    """So many processes; None for a single one."""
+    require_in_range("workers", workers, (1, 1024), "processes")
+    if workers == 1:
+        yield None
+        return
+    # a fresh process each: forking one with threads of a solver may hang
+    with ProcessPoolExecutor(workers, get_context("spawn"), _ignore_interrupts) as executor:
+        yield executor
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches all processes of a terminal; only the first one acts on it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def sensitivity_of(job: CompleteJob, options: SearchOptions, workers: int) -> Shown | None:
     """What more of something would buy, by several processes; None if there is no plan.
 
@@ -137,14 +162,8 @@ def sensitivity_of(job: CompleteJob, options: SearchOptions, workers: int) -> Sh
         if options.progress is None:  # else the progress of each search is shown
             sys.stderr.write(f"{line}\n")
 
-    require_in_range("workers", workers, (1, 1024), "processes")
-    if workers == 1:
-        found = sensitivity(job, options, say)
-    else:
-        # a fresh process each: forking one with threads of a solver may hang
-        context = get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context) as executor:
-            found = sensitivity(job, options, say, executor)
+    with processes(workers) as executor:
+        found = sensitivity(job, options, say, executor)
     if found is not None and not found.verified:
         raise RuntimeError("a certificate failed its verification")
     return None if found is None else Shown(found)
