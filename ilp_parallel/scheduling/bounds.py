@@ -27,8 +27,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -297,8 +295,3 @@ def _in_flight(instance: ScheduleInstance, stages: tuple[_Stage, ...]) -> Iterab
         cycle = s.trip + s.backward
         ticks = s.head + rounds * (cycle + extra) + rest * s.forward + cycle
         yield Bound("in_flight", ticks + max(s.back, s.weight), f"stage {s.number}")
-
-
-def unavoidable_idle(instance: ScheduleInstance, bound_ticks: int) -> int:
-    """Idle ticks per device, summed, that a makespan of ``bound_ticks`` implies."""
-    return instance.devices * bound_ticks - int(np.sum(instance.device_load_ticks()))

@@ -8,7 +8,7 @@ with half of the microbatches; every device holds the weights of two stages.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PlacementClass = Literal["plain", "loop", "v", "bidirectional"]
-PLACEMENTS: tuple[PlacementClass, ...] = get_args(PlacementClass)
-
-Numbers = "int | Sequence[int] | IntArray"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +108,3 @@ def with_recomputation(
 ) -> ScheduleInstance:
     """The instance with recomputation before ``B`` allowed; arrays are per stage."""
     return replace(instance, recompute_memory=memory, recompute_ticks=ticks)
-
-
-def one_f_one_b_capacity(instance: ScheduleInstance) -> IntArray:
-    """[devices] what 1F1B's first device holds, ``min(m, p)`` microbatches, on every device."""
-    held = min(int(instance.microbatches.sum()), instance.devices)
-    per_device = np.zeros(instance.devices, dtype=np.int64)
-    np.maximum.at(per_device, instance.stage_device, instance.forward_memory)
-    return held * per_device
