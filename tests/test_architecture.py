@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOLVER_PACKAGES = ("highspy", "ortools", "pulp")
 SOLVER_FREE = (
     *("specs", "costs", "problems", "configuration", "spaces", "instances", "plan"),
-    *("schedules", "schedule_bounds", "simulate", "bounds", "baselines"),
+    *("schedules", "schedule_bounds", "scheduling", "simulate", "bounds", "baselines"),
     *("certificate", "verify", "export", "rules", "lagrangian"),
 )
 """Parts of the package that must give the same answer whatever solver is installed."""

@@ -41,6 +41,7 @@ from ilp_parallel.cli.options import (
 from ilp_parallel.cli.pareto import pareto
 from ilp_parallel.cli.piper import FORM, piper_options, solve_piper, take_piper_words
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
+from ilp_parallel.cli.schedule import best_orders, schedule, takes_best_order
 from ilp_parallel.cli.shard import shard
 from ilp_parallel.cli.simulate import simulate
 from ilp_parallel.errors import InputError
@@ -62,7 +63,7 @@ def cli() -> None:
 
 for _command in (predict, simulate, validate, calibrate, memory, min_gpus, explain, check):
     cli.add_command(_command)
-for _command in (report, compare, pareto, shard):
+for _command in (report, compare, pareto, shard, schedule):
     cli.add_command(_command)
 
 
@@ -106,6 +107,7 @@ def solve(
     beside = {"cross_check": cross_check, "trace": trace, "sensitivity": sensitivity}
     require_alone(objective, beside)
     job = exchanged_job(model, words)
+    reordered = takes_best_order(words, objective)
     options = read_search_options(words)
     if objective in RATES:
         text, status = solve_rate(job, options, objective, price, chosen_style(style, output))
@@ -119,6 +121,7 @@ def solve(
             _cross_check(answer)
         more = sensitivity_of(job, live.options, workers) if sensitivity else None
     traced.write(answer)
+    found = best_orders(answer) if reordered else None
     style = chosen_style(style, output)
     if style == "json":
         document = answer_document(answer)
@@ -126,11 +129,15 @@ def solve(
             document["infeasibility"] = _infeasibility(answer)[0]
         if more is not None:
             document["sensitivity"] = more.document
+        if found is not None:
+            document["schedule"] = found[0]
         text = json_text(document)
     else:
         from ilp_parallel.report import answer_text
 
         extra = [] if more is None else [more.text(style)]
+        if found is not None:
+            extra.append(found[1])
         text = answer_text(answer, style, "\n".join([*extra, _after(answer)]))
     write_result(output, text)
     if answer.failed_checks:

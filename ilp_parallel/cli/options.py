@@ -95,7 +95,7 @@ def choice_options(command: Command) -> Command:
         (
             click.option("--space", default="megatron", show_default=True, help="Search space."),
             click.option(
-                "--schedule", default="any", show_default=True, help="Or 1f1b, gpipe, ..."
+                "--schedule", default="any", show_default=True, help="Or 1f1b, gpipe, ..., optimal."
             ),
             click.option("--fix", "fixed", multiple=True, metavar="K=V", help="Fix one: cp=2."),
             click.option("--forbid", "forbidden", multiple=True, metavar="K=V", help="Forbid one."),

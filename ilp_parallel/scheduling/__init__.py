@@ -1,0 +1,1 @@
+"""Pipeline schedules without a solver: placements, heuristics, bounds, pictures and files."""
