@@ -84,6 +84,7 @@ def solve(
     started: float,
     minimised: Minimised = "step-time",
     executor: Executor | None = None,
+    with_superset: bool = True,
 ) -> Answer:
     """Search, verify, simulate and predict.
 
@@ -99,6 +100,8 @@ def solve(
 
     executor
         Searches the superset in another process meanwhile, without progress and cancellation.
+    with_superset
+        Whether the optimum of the largest space that contains the one asked for is wanted too.
 
     Raises
     ------
@@ -111,7 +114,12 @@ def solve(
     costs = CostModel(job.model, job.cluster, job.job)
     by_formula = minimised == "step-time"
     own = options
-    if by_formula and options.space != SUPERSET and _contains(SUPERSET, options.space):
+    if (
+        with_superset
+        and by_formula
+        and options.space != SUPERSET
+        and _contains(SUPERSET, options.space)
+    ):
         whole = replace(options, space=SUPERSET)
         if executor is not None:
             alone = replace(whole, progress=None, cancelled=None)

@@ -219,6 +219,8 @@ class Pins:
 
     def refuse(self, configuration: Configuration) -> str | None:
         """The first key that rules a configuration out."""
+        if not (self.fixed or self.forbidden):
+            return None
         for key, attribute in _GLOBAL_KEYS.items():
             value = getattr(configuration, attribute)
             text = ("on" if value else "off") if key == "sp" else str(value)

@@ -34,3 +34,12 @@ def test_a_space_without_a_superset_needs_no_process() -> None:
     answer = solve(SMALL, SearchOptions(space=SUPERSET), started=time.perf_counter())
     assert answer.superset is None
     assert answer.proof == "exact"
+
+
+def test_the_superset_is_left_out_if_asked() -> None:
+    options = SearchOptions(space="megatron")
+    started = time.perf_counter()
+    alone = solve(SMALL, options, started=started, with_superset=False)
+    both = solve(SMALL, options, started=started)
+    assert alone.superset is None
+    assert alone.result.certificate == both.result.certificate

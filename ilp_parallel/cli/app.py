@@ -76,6 +76,7 @@ for _command in (report, compare, pareto, shard, schedule):
 @output_options
 @click.option("--cross-check", is_flag=True, help="Solve the winner again with CP-SAT.")
 @click.option("--trace", metavar="FILE", help="Bound and incumbent over time: .csv, .svg or .png.")
+@click.option("--no-superset", is_flag=True, help="Search the space alone: quicker.")
 @objective_options
 @sensitivity_options
 def solve(
@@ -88,6 +89,7 @@ def solve(
     price: float | None,
     sensitivity: bool,
     workers: int,
+    no_superset: bool,
     **words: object,
 ) -> None:
     """Prove the optimal plan of MODEL, a preset or a file.
@@ -116,7 +118,14 @@ def solve(
     with Live(options) as live, processes(workers) as executor:
         traced = Traced(trace, live.options)
         kind = MINIMISED[objective]
-        answer = run(job, traced.options, started=started, minimised=kind, executor=executor)
+        answer = run(
+            job,
+            traced.options,
+            started=started,
+            minimised=kind,
+            executor=executor,
+            with_superset=not no_superset,
+        )
         if cross_check:
             _cross_check(answer)
         more = sensitivity_of(job, live.options, workers) if sensitivity else None

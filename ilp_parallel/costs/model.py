@@ -291,7 +291,10 @@ class CostModel:
         g, experts = configuration, self._experts[kind]
         if experts is None:
             return NO_WORK
-        key = (experts, *_work_key(g), g.expert, g.expert_tensor)
+        # they see the tokens of a rank and nothing else of the degrees around them
+        tokens = -(-g.microbatch * self.job.sequence_length // g.context)
+        own = tokens / (g.tensor if g.sequence_parallel else 1)
+        key = (experts, own, g.expert, g.expert_tensor)
         passes = self._passes.get(key)
         if passes is None:
             passes = self._passes[key] = self._costing(g, kind).routed_passes()
