@@ -14,7 +14,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11 pyth
 COMPARED = --set pipeline --plot docs/compare.svg
 JOB = $(MODEL) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(BATCH),--batch $(BATCH)) $(ARGS)
 
-.PHONY: help solve compare test lint bench bench-sharding clean
+.PHONY: help solve compare test lint bench bench-sharding bench-placement clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -41,6 +41,9 @@ bench: $(STAMP) ## the benchmark of the README
 
 bench-sharding: $(STAMP) ## contest instances of operator sharding (folder IOPDDL_DATA)
 	@$(BIN)/python benchmarks/sharding.py $(ARGS)
+
+bench-placement: $(STAMP) ## public device placements, ours against the published value (folder PLACEMENT_DATA)
+	@$(BIN)/python benchmarks/placement.py $(ARGS)
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

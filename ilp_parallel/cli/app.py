@@ -30,6 +30,7 @@ from ilp_parallel.cli.options import (
     search_options,
     write_result,
 )
+from ilp_parallel.cli.place import place
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
 from ilp_parallel.cli.shard import shard
 from ilp_parallel.cli.simulate import simulate
@@ -52,7 +53,7 @@ def cli() -> None:
 
 for _command in (predict, simulate, validate, calibrate, memory, min_gpus, explain, check):
     cli.add_command(_command)
-for _command in (report, compare, shard):
+for _command in (report, compare, shard, place):
     cli.add_command(_command)
 
 

@@ -1,4 +1,4 @@
-"""Files of the device-placement format of NeurIPS 2020 (``maxSizePerFPGA``, ``nodes``, ``edges``)."""
+"""Files of the published device-placement format (NeurIPS 2020)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def _instance(document: dict[str, object]) -> PlacementInstance:
         accelerator_ticks=tuple(math.ceil(value * scale) for value in accelerator),
         transfer_ticks=tuple(math.ceil(value * scale) for value in transfer),
         size_bytes=tuple(map(math.ceil, sizes)),
-        supported=tuple(_flag(n, "supportedOnFpga", at) for n, at in zip(nodes, where, strict=True)),
+        supported=tuple(
+            _flag(n, "supportedOnFpga", at) for n, at in zip(nodes, where, strict=True)
+        ),
         backward=backward,
         colours=_colours(nodes, where),
         edges=tuple(edges),

@@ -38,17 +38,9 @@ class ChainResult:
     """Whether every ideal was searched: then the answer is exact for the groups."""
 
 
-def place_chain(
-    instance: PlacementInstance, reduce_free: bool = False, most_ideals: int = MOST_IDEALS
-) -> ChainResult:
-    """The best chain-contiguous placement; with too many ideals, the best linearised one.
-
-    Raises
-    ------
-    OverflowError
-        Never for instances of the reader, whose totals fit in 60 bits.
-    """
-    groups = group(instance, reduce_free)
+def place_chain(instance: PlacementInstance, most_ideals: int = MOST_IDEALS) -> ChainResult:
+    """The best chain-contiguous placement; with too many ideals, the best linearised one."""
+    groups = group(instance)
     linear = _search(instance, groups, chain_ideals(groups), INFINITE)
     found = ideals(groups, most_ideals)
     if found is None:
@@ -60,7 +52,7 @@ def place_chain(
 
 def linearised(instance: PlacementInstance) -> ChainResult:
     """The best placement along one topological order: the published fast heuristic."""
-    groups = group(instance, False)
+    groups = group(instance)
     found = _search(instance, groups, chain_ideals(groups), INFINITE)
     return ChainResult(*found, len(groups.members) + 1, False)
 

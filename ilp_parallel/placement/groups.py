@@ -1,9 +1,8 @@
 """Operators that share a device merged into groups, with an acyclic order of the forward ones.
 
 A group is the union of colour classes that a chain of devices cannot separate: classes on a cycle
-of the forward quotient graph. A class without a forward operator is a group outside the forward
-order, as published: contiguity concerns forward operators, so it goes to any device of the chain;
-the published program orders it by mirrored edges, and so does this one.
+of the forward quotient graph. Contiguity concerns forward operators; a class without any takes its
+place by its edges to and from backward operators, turned round.
 """
 
 from __future__ import annotations
@@ -27,19 +26,12 @@ class Groups:
     """Edges of the acyclic order between groups."""
 
 
-def group(instance: PlacementInstance, reduce_free: bool) -> Groups:
-    """Groups of an instance.
-
-    With ``reduce_free`` a forward group without time that has one forward neighbour and no
-    backward edge is merged into that neighbour, the published reduction; with transfers of
-    its own, sizes or CPU-only neighbours that can cost optimality.
-    """
+def group(instance: PlacementInstance) -> Groups:
+    """The groups of an instance; merging changes no chain-contiguous placement."""
     label = list(instance.colours)
     while True:
         order = _order(instance, label)
         merged = _merged_cycles(order)
-        if not merged and reduce_free:
-            merged = _merged_free(instance, order, label)
         if not merged:
             break
         label = [merged.get(x, x) for x in label]
@@ -76,25 +68,3 @@ def _merged_cycles(order: nx.DiGraph) -> dict[int, int]:
         if len(part) > 1
         for x in part
     }
-
-
-def _merged_free(
-    instance: PlacementInstance, order: nx.DiGraph, label: list[int]
-) -> dict[int, int]:
-    """One group without time and the neighbour it joins, or nothing."""
-    busy = {
-        x
-        for v, x in enumerate(label)
-        if instance.cpu_ticks[v] or instance.accelerator_ticks[v]
-    }
-    for u, v in instance.edges:
-        if instance.backward[v] and not instance.backward[u]:
-            busy.add(label[u])
-    merged: dict[int, int] = {}
-    taken: set[int] = set()
-    for x in order:
-        near = set(order.predecessors(x)) | set(order.successors(x))
-        if x not in busy and len(near) == 1 and not (near | {x}) & taken:
-            merged[x] = near.copy().pop()
-            taken |= near | {x}
-    return merged

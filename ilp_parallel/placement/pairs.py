@@ -14,7 +14,7 @@ INFINITE = 2**62
 """Stands for no plan; above every load."""
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def transfers(
     small: NDArray[np.uint64],
     large: NDArray[np.uint64],
@@ -59,7 +59,7 @@ def transfers(
     return total
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def sweep(
     words: NDArray[np.uint64],
     totals: NDArray[np.int64],

@@ -126,11 +126,14 @@ def _contiguity(
     """Forward operators of a device convex, or (chain) the devices in a linear order."""
     import networkx as nx
 
-    edges = [(u, v) for u, v in instance.edges if not instance.backward[u]]
-    edges = [(u, v) for u, v in edges if not instance.backward[v]]
+    back = instance.backward
+    edges = [(u, v) for u, v in instance.edges if not back[u] and not back[v]]
     if contiguity == "chain":
-        quotient = nx.DiGraph((devices[u], devices[v]) for u, v in edges if devices[u] != devices[v])
-        broken = 0 if nx.is_directed_acyclic_graph(quotient) else 1
+        order = [*edges, *_mirrored(instance)]
+        quotient = nx.DiGraph(
+            (devices[u], devices[v]) for u, v in order if devices[u] != devices[v]
+        )
+        broken = int(not nx.is_directed_acyclic_graph(quotient))
         return Check("devices in a linear order", not broken, -broken, "cycles")
     graph = nx.DiGraph(edges)
     broken = 0
@@ -143,3 +146,12 @@ def _contiguity(
         }
         broken += any(devices[w] == device for w in left)
     return Check("forward operators convex", not broken, -broken, "devices")
+
+
+def _mirrored(instance: PlacementInstance) -> list[tuple[int, int]]:
+    """Edges of colour classes without a forward operator, turned round."""
+    back, colours = instance.backward, instance.colours
+    forward = {colour for colour, late in zip(colours, back, strict=True) if not late}
+    return [
+        (v, u) for u, v in instance.edges if back[u] and not {colours[u], colours[v]} <= forward
+    ]
