@@ -23,7 +23,7 @@ from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
 from ilp_parallel.instances import InstanceBuilder
 from ilp_parallel.plan_files import read_certificate, read_plan
-from ilp_parallel.planner import solve_configuration
+from ilp_parallel.programs import solve_configuration
 from ilp_parallel.spaces import get_space
 
 if TYPE_CHECKING:
@@ -31,6 +31,15 @@ if TYPE_CHECKING:
 
 LONG = ("--cluster", "h100-80gb:8x8", "--seq", "131072", "--batch", "64")
 """A job that needs context ranks to be fast."""
+
+DEEPSEEK = (
+    *("--cluster", "h800-80gb:256x8", "--batch", "15360", "--seq", "4096"),
+    *("--workers", "2"),
+)
+"""What DeepSeek-V3 was trained on (arXiv 2412.19437, sections 3.1 and 4.2), on both cores."""
+
+HUGE = str(Path(__file__).with_name("gpt-10t.json"))
+"""A GPT of ten trillion parameters, which nobody has published."""
 
 ROWS = (
     ("gpt3", "mixed", (), 3.0),
@@ -44,6 +53,11 @@ ROWS = (
         ("gpt3", "mixed", ("--cluster", f"a100-80gb:{nodes}x8"), 8.0)
         for nodes in (8, 16, 32, 64, 256, 512, 1024, 2048)
     ),
+    ("mixtral-8x7b", "megatron", ("--cluster", "h100-80gb:8x8"), 5.0),
+    ("qwen3-235b-a22b", "megatron", ("--cluster", "h100-80gb:32x8"), 10.0),
+    ("deepseek-v3", "megatron", DEEPSEEK, 10.0),
+    ("t5-11b", "megatron", ("--cluster", "a100-80gb:4x8"), 5.0),
+    (HUGE, "mixed", ("--cluster", "h100-80gb:8192x8", "--batch", "16384", "--seq", "2048"), 60.0),
 )
 """Model, space, further options, seconds the search may take."""
 
@@ -57,7 +71,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for model, space, options, goal in ROWS:
-        name = " ".join((model, *options[1::2], space))
+        name = " ".join((Path(model).stem, *options[1::2], space))
         if word in name:
             print(row(name, model, space, options, goal), flush=True)
     if not word:

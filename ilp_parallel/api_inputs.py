@@ -68,6 +68,10 @@ def training_job(
     intra_bandwidth: str | None = None,
     inter_bandwidth: str | None = None,
     reserve_gib: float | None = None,
+    task: str | None = None,
+    lora_rank: int | None = None,
+    lora_targets: str | Sequence[str] | None = None,
+    document_lengths: str | Sequence[int] | None = None,
 ) -> CompleteJob:
     """A complete and checked job, which ``plan``, ``compare``, ``bounds`` and ``predict`` take.
 
@@ -100,6 +104,13 @@ def training_job(
         ``"300GB/s"``.
     reserve_gib
         Memory of each device that no plan may use, in GiB.
+    task
+        ``pretrain``, ``finetune`` or ``lora``.
+    lora_rank, lora_targets
+        Inner width of adapters, and the matrices beside which they are, for instance
+        ``["linear_qkv", "linear_proj"]``.
+    document_lengths
+        Tokens of the documents that a sequence packs; together they fill it.
 
     Raises
     ------
@@ -125,6 +136,10 @@ def training_job(
         "profile": _file(profile),
         "layer_times": _file(layer_times),
         "reserve_gib": reserve_gib,
+        "task": task,
+        "lora_rank": lora_rank,
+        "lora_targets": _listed(lora_targets),
+        "document_lengths": _listed(document_lengths),
     }
     if job is not None:
         about_job = _words_of(job, about_job)
@@ -366,6 +381,13 @@ def _text(given: ModelLike | ClusterLike, folder: Path) -> str:
 
 def _file(path: str | os.PathLike[str] | None) -> str | None:
     return None if path is None else path_text(path)
+
+
+def _listed(values: str | Sequence[str] | Sequence[int] | None) -> str | None:
+    """Several values as the command line writes them, with commas between them."""
+    if values is None or isinstance(values, str):
+        return values
+    return ",".join(str(value) for value in values)
 
 
 def _decisions(given: Decisions) -> object:

@@ -132,15 +132,30 @@ def work_floor(
     return max(-(-combined // stages), total + -(-layers // stages) * least)
 
 
-def memory_shortfall(instance: PipelineInstance) -> MemoryShortfall | None:
-    """Witness that no partition fits the memory; None if there is no such simple witness."""
-    if not _applies(instance):
+Tables = LagrangianTables | ChainTables
+"""Arrays that bounds of one instance share: of one class of layers, or of several."""
+
+
+def tables_of(instance: PipelineInstance) -> Tables | None:
+    """What bounds by memory need, to be made once for several of them; None: none applies."""
+    if instance.chunks > 1 or not instance.allowed.any(axis=1).all():
         return None
-    if not _one_class(instance):
-        placeable = ChainTables(instance).placeable()
+    one_class = len(instance.forward_ticks) == 1
+    return LagrangianTables(instance) if one_class else ChainTables(instance)
+
+
+def memory_shortfall(
+    instance: PipelineInstance, tables: Tables | None = None
+) -> MemoryShortfall | None:
+    """Witness that no partition fits the memory; None if there is no such simple witness."""
+    tables = tables or tables_of(instance)
+    if tables is None:
+        return None
+    if isinstance(tables, ChainTables):
+        placeable = tables.placeable()
         short = sum(placeable) < instance.layers
         return MemoryShortfall(placeable, instance.layers) if short else None
-    most = np.minimum(LagrangianTables(instance).memory_limit, instance.max_layers)
+    most = np.minimum(tables.memory_limit, instance.max_layers)
     if (most >= instance.min_layers).all() and int(most.sum()) >= instance.layers:
         return None
     return MemoryShortfall(tuple(most.tolist()), instance.layers)
@@ -152,13 +167,15 @@ def lagrangian_multipliers(instance: PipelineInstance) -> Multipliers | None:
     return None if found is None else found[1]
 
 
-def best_lagrangian_bound(instance: PipelineInstance) -> tuple[int, Multipliers] | None:
+def best_lagrangian_bound(
+    instance: PipelineInstance, tables: Tables | None = None
+) -> tuple[int, Multipliers] | None:
     """Good multipliers, and the bound on the numerator that they give; None where none applies."""
-    if not _applies(instance):
+    tables = tables or tables_of(instance)
+    if tables is None:
         return None
-    if not _one_class(instance):
-        return _best_chain_bound(ChainTables(instance))
-    tables = LagrangianTables(instance)
+    if isinstance(tables, ChainTables):
+        return _best_chain_bound(tables)
     even = -(-instance.layers // instance.stages)
     balanced: IntArray = np.clip(even, instance.min_layers, instance.max_layers)
     denominator, peak = tables.best_multipliers(tables.joint, balanced)
@@ -180,16 +197,17 @@ def best_lagrangian_bound(instance: PipelineInstance) -> tuple[int, Multipliers]
     return bound, Multipliers(sums[0], _rows(sums[1]), price, denominator, _rows(peak))
 
 
-def best_combined_bound(instance: PipelineInstance) -> tuple[int, Multipliers] | None:
+def best_combined_bound(
+    instance: PipelineInstance, tables: Tables | None = None
+) -> tuple[int, Multipliers] | None:
     """As :func:`best_lagrangian_bound`, by time and tail together."""
-    if not _applies(instance):
+    tables = tables or tables_of(instance)
+    if tables is None:
         return None
-    if not _one_class(instance):
-        chain = ChainTables(instance)
-        multipliers = chain.best_multipliers(chain.combined)
-        bound = _chain_combined(chain, instance.stages, *multipliers)
+    if isinstance(tables, ChainTables):
+        multipliers = tables.best_multipliers(tables.combined)
+        bound = _chain_combined(tables, instance.stages, *multipliers)
         return bound, Multipliers(multipliers[0], _rows(multipliers[1]), 0, 1, ())
-    tables = LagrangianTables(instance)
     even = -(-instance.layers // instance.stages)
     balanced: IntArray = np.clip(even, instance.min_layers, instance.max_layers)
     denominator, part = tables.best_multipliers(tables.combined, balanced)
@@ -213,9 +231,11 @@ def lagrangian_bound(instance: PipelineInstance, multipliers: Multipliers) -> in
     ValueError
         If the multipliers do not have the shape of the instance or are negative.
     """
-    if not _one_class(instance):
-        return _chain_bound(instance, multipliers)
-    tables = LagrangianTables(instance)
+    tables = tables_of(instance)
+    if tables is None:
+        raise ValueError("no multipliers apply to the instance")
+    if isinstance(tables, ChainTables):
+        return _chain_bound(tables, instance.stages, multipliers)
     if abs(multipliers.layer_price) > tables.largest_price:
         raise ValueError("multiplier of the number of layers too large for 64-bit arithmetic")
     if not multipliers.peak_part:
@@ -242,13 +262,12 @@ def _best_chain_bound(tables: ChainTables) -> tuple[int, Multipliers]:
     return least + limit, Multipliers(sums[0], _rows(sums[1]), 0, denominator, _rows(peak))
 
 
-def _chain_bound(instance: PipelineInstance, multipliers: Multipliers) -> int:
+def _chain_bound(tables: ChainTables, stages: int, multipliers: Multipliers) -> int:
     """:func:`lagrangian_bound` where layers are of several kinds."""
-    tables = ChainTables(instance)
     denominator = multipliers.sum_denominator
     if not multipliers.peak_part:
         part = tables.checked(tables.combined, multipliers.sum_part, denominator)
-        return _chain_combined(tables, instance.stages, denominator, part)
+        return _chain_combined(tables, stages, denominator, part)
     sums = tables.checked(tables.time, multipliers.sum_part, denominator)
     peak = tables.checked(tables.joint, multipliers.peak_part, multipliers.peak_denominator)
     least = tables.least_sum(tables.stage_costs(tables.time, denominator, sums))
@@ -264,16 +283,6 @@ def _chain_combined(tables: ChainTables, stages: int, denominator: int, part: In
 def _masked(instance: PipelineInstance, table: IntArray) -> IntArray:
     """Table with forbidden strategies priced out of every minimum."""
     return np.where(instance.allowed, table, _MANY)
-
-
-def _applies(instance: PipelineInstance) -> bool:
-    """Whether stages are ranges of layers, each with some strategy."""
-    return instance.chunks == 1 and bool(instance.allowed.any(axis=1).all())
-
-
-def _one_class(instance: PipelineInstance) -> bool:
-    """Whether the tables per device group and size describe the instance."""
-    return len(instance.forward_ticks) == 1
 
 
 def _rows(array: IntArray) -> tuple[tuple[int, ...], ...]:

@@ -9,9 +9,9 @@ A stage is a range ``[i, j)`` of the chain of layers. With multipliers
     \sum_{l=i}^{j-1} \min_{k: \theta_{lk} \le \theta} (y_{lk} + \lambda_{s\theta} \mu_{slk})
     - \lambda_{s\theta} (A_s - \theta) \Big)
 
-with the notation of :mod:`ilp_parallel.bounds`. Sums over ranges are differences of prefix sums,
-the least sum of a plan is a shortest path through the boundaries, the least peak a path whose
-largest step is least. A range of layers of several kinds is priced as it is, layer by layer.
+with the notation of :mod:`ilp_parallel.bounds`. A range is priced by how many layers of each kind
+it has, so ranges that have as many of each (its *contents*) are priced once. The least sum of a
+plan is a shortest path through the boundaries, the least peak a path whose largest step is least.
 
 Levels :math:`\theta` that are many are gathered into a few: a level then stands for all transients
 of an interval, its strategies being those up to the largest and its room what the smallest leaves,
@@ -20,7 +20,7 @@ which only weakens the bound.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,11 +40,12 @@ class ChainTables:
     """Arrays of one instance with one chunk per device group.
 
     Axes: ``[p]`` device groups, ``[W]`` levels, ``[Q]`` kinds, ``[I]`` items (a strategy of a kind
-    that no other strategy of it matches in everything), ``[L + 1]`` boundaries.
+    that no other strategy of it matches in everything), ``[U]`` contents, ``[L + 1]`` boundaries.
     """
 
     def __init__(self, instance: PipelineInstance) -> None:
         self._instance = instance
+        self._contents, self._content_of = _contents(tuple(instance.layer_class.tolist()))
         self.weight, self.tail_weight = weights(instance.objective)
         alive = np.array([int(rows.max()) for rows in instance.in_flight], dtype=np.int64)
         kind, strategy = _undominated(instance, int(alive.min()), int(alive.max()))
@@ -83,10 +84,9 @@ class ChainTables:
     def _kinds(self) -> int:
         return int(self._kind[-1]) + 1
 
-    def _range_sums(self, per_kind: IntArray) -> IntArray:
-        """[..., L + 1, L + 1] sums over the layers of every range, from values [..., Q]."""
-        ends = self._prefix(per_kind)
-        sums: IntArray = ends[..., None, :] - ends[..., :, None]
+    def _sums(self, per_kind: IntArray) -> IntArray:
+        """[..., U] sums over the layers of all contents, from values [..., Q]."""
+        sums: IntArray = per_kind @ self._contents.T
         return sums
 
     def _prefix(self, per_kind: IntArray) -> IntArray:
@@ -95,33 +95,36 @@ class ChainTables:
         start = np.zeros((*layers.shape[:-1], 1), dtype=np.int64)
         return np.concatenate([start, np.cumsum(layers, axis=-1)], axis=-1)
 
-    def _covered(self, level: int) -> npt.NDArray[np.bool_]:
-        """[L + 1, L + 1] ranges whose layers all have an item of a level."""
-        missing = ~np.isin(np.arange(self._kinds), self._kind[self._within[level]])
-        missed = self._range_sums(missing.astype(np.int64))
-        covered: npt.NDArray[np.bool_] = missed < 1
-        return covered
+    def _least_within(self, values: IntArray) -> IntArray:
+        """[W, p, U] sums of the least values [p, I] or [W, p, I] per level and kind.
+
+        0 where a kind has no item of the level; :attr:`fits` leaves such contents out.
+        """
+        within = np.where(self._within[:, None, :], values, _NEVER)
+        least = self._least_per_kind(within)
+        return self._sums(np.where(least < _NEVER, least, 0))
 
     @cached_property
     def fits(self) -> npt.NDArray[np.bool_]:
-        """[W, p, L + 1, L + 1] ranges that fit when no transient exceeds a level."""
+        """[W, p, U] contents that fit when no transient exceeds a level."""
         instance = self._instance
-        place = np.arange(instance.layers + 1)
-        size = place[None, :] - place[:, None]
-        least, most = instance.min_layers[:, None, None], instance.max_layers[:, None, None]
+        size = self._contents.sum(axis=1)
+        least, most = instance.min_layers[:, None], instance.max_layers[:, None]
         sized = (size >= least) & (size <= most)
-        tables = []
-        for level in range(self.shape[1]):
-            keep = self._within[level]
-            lightest = self._least_per_kind(np.where(keep, self._memory, _NEVER))
-            needed = self._range_sums(np.where(lightest < _NEVER, lightest, 0))
-            room = self._room[:, level, None, None]
-            tables.append(sized & self._covered(level) & ((needed <= room) | (size == 0)))
-        return np.stack(tables)
+        missing = self._least_per_kind(
+            (~self._within).astype(np.int64)
+        )  # [W, Q] no item of a level
+        covered = self._sums(missing) < 1
+        needed = self._least_within(self._memory)
+        enough = (needed <= self._room.T[:, :, None]) | (size == 0)
+        fits: npt.NDArray[np.bool_] = enough & sized & covered[:, None, :]
+        return fits
 
     def placeable(self) -> tuple[int, ...]:
         """Layers by which each device group can push the furthest boundary, memory alone seen."""
         fits: npt.NDArray[np.bool_] = np.any(self.fits, axis=0)
+        nothing = np.zeros((*fits.shape[:1], 1), dtype=np.bool_)
+        fits = np.concatenate([fits, nothing], axis=1)[:, self._content_of]
         reached: npt.NDArray[np.bool_] = np.zeros(self._instance.layers + 1, dtype=np.bool_)
         reached[0] = True
         furthest = [0]
@@ -133,40 +136,40 @@ class ChainTables:
         return tuple(np.diff(furthest).tolist())
 
     def stage_costs(self, cost: IntArray, denominator: int, multipliers: IntArray) -> IntArray:
-        """[p, L + 1, L + 1] lower bounds ``g_s(i, j)``; ``PRODUCT_LIMIT`` where nothing fits."""
-        best = np.full(self.fits.shape[1:], PRODUCT_LIMIT, dtype=np.int64)
-        for level, fits in enumerate(self.fits):
-            keep = self._within[level]
-            cheapest = self._least_per_kind(np.where(keep, cost, _NEVER))
-            plain = self._range_sums(np.where(cheapest < _NEVER, cheapest, 0))
-            price = denominator * cost + multipliers[:, level, None] * self._memory
-            reduced = self._least_per_kind(np.where(keep, price, _NEVER))
-            sums = self._range_sums(np.where(reduced < _NEVER, reduced, 0))
-            paid = (multipliers[:, level] * self._room[:, level])[:, None, None]
-            bounds = np.maximum(plain, -((paid - sums) // denominator))
-            np.minimum(best, np.where(fits, bounds, PRODUCT_LIMIT), out=best)
+        """[p, U] lower bounds ``g_s``; ``PRODUCT_LIMIT`` where nothing fits."""
+        plain = self._least_within(cost[None, :])
+        price = denominator * cost + multipliers.T[:, :, None] * self._memory
+        paid = (multipliers * self._room).T[:, :, None]
+        bounds = np.maximum(plain, -((paid - self._least_within(price)) // denominator))
+        best: IntArray = np.where(self.fits, bounds, PRODUCT_LIMIT).min(axis=0)
         return best
 
     def joint_costs(self, denominator: int, multipliers: IntArray) -> IntArray:
-        """[p, L + 1, L + 1] lower bounds on ``w X + gamma tail``, fixed parts included."""
+        """[p, U] lower bounds on ``w X + gamma tail``, fixed parts included."""
         costs = self.stage_costs(self.joint, denominator, multipliers)
-        return np.minimum(costs + self._fixed_joint[:, None, None], PRODUCT_LIMIT)
+        return np.minimum(costs + self._fixed_joint[:, None], PRODUCT_LIMIT)
 
     # --- paths ---------------------------------------------------------------------------------
 
     def least_sum(self, costs: IntArray) -> int:
         """Least sum of steps over all partitions; ``PRODUCT_LIMIT`` if there is none."""
         length = self._origin()
-        for step in costs:
+        for step in self.by_range(costs):
             length = np.minimum((length[:, None] + step).min(axis=0), PRODUCT_LIMIT)
         return int(length[-1])
 
     def least_peak(self, costs: IntArray) -> int:
         """Least largest step over all partitions."""
         largest = self._origin()
-        for step in costs:
+        for step in self.by_range(costs):
             largest = np.maximum(largest[:, None], step).min(axis=0)
         return int(largest[-1])
+
+    def by_range(self, costs: IntArray) -> IntArray:
+        """[p, L + 1, L + 1] costs of ranges, from those [p, U] of their contents."""
+        nowhere = np.full((len(costs), 1), PRODUCT_LIMIT, dtype=np.int64)
+        steps: IntArray = np.concatenate([costs, nowhere], axis=1)[:, self._content_of]
+        return steps
 
     def _origin(self) -> IntArray:
         start = np.full(self._instance.layers + 1, PRODUCT_LIMIT, dtype=np.int64)
@@ -268,6 +271,21 @@ class ChainTables:
 
 
 _NEVER = np.iinfo(np.int64).max
+
+
+@lru_cache(maxsize=64)
+def _contents(layer_class: tuple[int, ...]) -> tuple[IntArray, IntArray]:
+    """[U, Q] distinct contents of ranges, and which one each range [L + 1, L + 1] has.
+
+    Ranges that end before they begin have the content ``U``, which there is not.
+    """
+    one_each = np.eye(max(layer_class) + 1, dtype=np.int64)[list(layer_class)]
+    below = np.concatenate([np.zeros((1, one_each.shape[1]), np.int64), one_each.cumsum(axis=0)])
+    first, last = np.triu_indices(len(below))
+    contents, which = np.unique(below[last] - below[first], axis=0, return_inverse=True)
+    content_of = np.full((len(below), len(below)), len(contents), dtype=np.int64)
+    content_of[first, last] = which.ravel()
+    return contents, content_of
 
 
 def _undominated(instance: PipelineInstance, fewest: int, most: int) -> tuple[IntArray, IntArray]:

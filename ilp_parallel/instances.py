@@ -26,7 +26,7 @@ from ilp_parallel.problems.pipeline import (
 from ilp_parallel.schedules import in_flight_rows
 
 if TYPE_CHECKING:
-    from ilp_parallel.configuration import Configuration, Strategy
+    from ilp_parallel.configuration import Configuration, Strategy, Zero
     from ilp_parallel.costs.layer import FloatArray
     from ilp_parallel.costs.model import CostModel
     from ilp_parallel.spaces import Pins, Space
@@ -51,13 +51,31 @@ class InstanceBuilder:
         self.costs = costs
         self.space = space
         self._pins = pins
-        self._allowed: dict[int, BoolArray] = {}
+        self._allowed: dict[tuple[Zero, ...], BoolArray] = {}
+        self._possible: dict[tuple[Zero, ...], bool] = {}
         self._names: dict[int, tuple[str, ...]] = {}
-        self._policies: dict[tuple[int, int], tuple[Policy, ...] | None] = {}
+        self._policies: dict[tuple[tuple[Zero, ...], int], tuple[Policy, ...] | None] = {}
         self._choices: dict[tuple[object, ...], Choices | None] = {}
         self._layer_class = np.array(costs.model.layer_kinds, dtype=np.int64)
         self._per_kind = np.bincount(self._layer_class, minlength=costs.model.kind_count).tolist()
         self._tick_s = costs.job.tick_ns * 1e-9
+
+    def block_floor(self, configuration: Configuration) -> int | None:
+        """As :meth:`work_floor`, without recomputation and ZeRO: no layer table is priced.
+
+        Never above it, since both only add to forward and backward of a block.
+        """
+        g, tick_s = configuration, self._tick_s
+        if not self._any_allowed(g):
+            return None
+        groups = [
+            (count, ((math.ceil(forward_s / tick_s) + math.ceil(backward_s / tick_s), 0),))
+            for count, (forward_s, backward_s) in zip(
+                self._per_kind, self.costs.blocks_s(g), strict=True
+            )
+        ]
+        objective = objective_of(g.schedule, g.microbatches, g.chunks)
+        return objective.ticks(work_floor(objective, groups, g.pipeline, self._end_ticks(g)))
 
     def work_floor(self, configuration: Configuration) -> int | None:
         """Ticks that no plan can beat, by the work alone; None if no strategy is allowed.
@@ -82,15 +100,19 @@ class InstanceBuilder:
         choices = self._choices[key]
         if choices is None:
             return None
+        return choices, self._end_ticks(configuration)
+
+    def _end_ticks(self, configuration: Configuration) -> int:
+        """Ticks of the ends per microbatch, rounded down."""
         work = self.costs.end_work(configuration)
         ends = math.floor((work.embedding_forward_s + work.head_forward_s) / self._tick_s)
         ends += math.floor((work.embedding_backward_s + work.head_backward_s) / self._tick_s)
-        return choices, ends
+        return ends
 
     def _undominated_times(self, configuration: Configuration) -> Choices | None:
         """Of each kind, (time, tail) of the allowed strategies that no other one beats in both."""
         table = self.costs.layer_table(configuration)
-        allowed = self._allowed_strategies(table.strategies)
+        allowed = self._allowed_strategies(configuration)
         time = _ceiling(table.forward_s / self._tick_s) + _ceiling(table.backward_s / self._tick_s)
         tail = _ceiling(table.tail_s / self._tick_s)
         groups = []
@@ -141,7 +163,7 @@ class InstanceBuilder:
             schedule=configuration.schedule,
             layer_class=self._layer_class,
             strategy_names=self._strategy_names(table.strategies),
-            allowed=self._allowed_strategies(table.strategies),
+            allowed=self._allowed_strategies(configuration),
             forward_ticks=_ceiling(table.forward_s / tick_s),
             backward_ticks=_ceiling(table.backward_s / tick_s),
             tail_ticks=_ceiling(table.tail_s / tick_s),
@@ -157,7 +179,7 @@ class InstanceBuilder:
             min_layers=np.full(p * v, least, dtype=np.int64),
             max_layers=np.full(p * v, most, dtype=np.int64),
             in_flight=in_flight,
-            policies=self._policies_of(table.strategies, most),
+            policies=self._policies_of(configuration, most),
         )
 
     def _strategy_names(self, strategies: tuple[Strategy, ...]) -> tuple[str, ...]:
@@ -166,20 +188,37 @@ class InstanceBuilder:
             self._names[key] = tuple(strategy.name for strategy in strategies)
         return self._names[key]
 
-    def _allowed_strategies(self, strategies: tuple[Strategy, ...]) -> BoolArray:
-        """[Q, K] what space and pins leave. Menus of equal length are equal."""
-        key = len(strategies)
+    def _allowed_strategies(self, configuration: Configuration) -> BoolArray:
+        """[Q, K] what space and pins leave."""
+        key = self.space.zero_of(configuration)
         if key not in self._allowed:
-            row = np.array([_allowed(self.space, self._pins, strategy) for strategy in strategies])
+            strategies = self.costs.strategies(configuration)
+            row = np.array([self._allow(strategy, key) for strategy in strategies])
             self._allowed[key] = np.tile(row, (self.costs.model.kind_count, 1))
         return self._allowed[key]
 
+    def _allow(self, strategy: Strategy, zero: tuple[Zero, ...]) -> bool:
+        return (
+            strategy.zero in zero
+            and strategy.recompute in self.space.recompute
+            and self._pins.allow_strategy(strategy)
+        )
+
+    def _any_allowed(self, configuration: Configuration) -> bool:
+        """Whether every kind of block has an allowed strategy."""
+        key = self.space.zero_of(configuration)
+        if key not in self._possible:
+            allowed = self._allowed_strategies(configuration)
+            self._possible[key] = bool(allowed.any(axis=1).all())
+        return self._possible[key]
+
     def _policies_of(
-        self, strategies: tuple[Strategy, ...], largest_stage: int
+        self, configuration: Configuration, largest_stage: int
     ) -> tuple[Policy, ...] | None:
-        key = len(strategies), largest_stage
+        key = self.space.zero_of(configuration), largest_stage
         if key not in self._policies:
-            self._policies[key] = _policies(self.space, strategies, largest_stage)
+            strategies = self.costs.strategies(configuration)
+            self._policies[key] = _policies(self.space, strategies, *key)
         return self._policies[key]
 
 
@@ -273,21 +312,13 @@ def _ceiling(values: FloatArray) -> IntArray:
     return np.ceil(values).astype(np.int64)
 
 
-def _allowed(space: Space, pins: Pins, strategy: Strategy) -> bool:
-    return (
-        strategy.zero in space.zero
-        and strategy.recompute in space.recompute
-        and pins.allow_strategy(strategy)
-    )
-
-
 def _policies(
-    space: Space, strategies: tuple[Strategy, ...], largest_stage: int
+    space: Space, strategies: tuple[Strategy, ...], zero: tuple[Zero, ...], largest_stage: int
 ) -> tuple[Policy, ...] | None:
     """The policies of a space over the strategies of a configuration."""
     if space.freedom == "per-layer":
         return None
-    usable = [k for k, s in enumerate(strategies) if s.zero in space.zero]
+    usable = [k for k, s in enumerate(strategies) if s.zero in zero]
     policies = [Policy(k, 0, k) for k in usable]
     if space.freedom == "policy":
         by_name = {(s.zero, s.recompute): k for k, s in enumerate(strategies)}

@@ -11,6 +11,7 @@ from ilp_parallel.specs.documents import shown
 from ilp_parallel.specs.job import Attention, JobSpec, NormKernel, Optimizer, Precision, Stack
 from ilp_parallel.specs.overrides import reserve_bytes, with_links
 from ilp_parallel.specs.readers import load_cluster, load_model
+from ilp_parallel.specs.tasks import task_fields
 from ilp_parallel.specs.validate import check_job, default_precision
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ class JobRequest:
     intra_bandwidth: str | None = None
     inter_bandwidth: str | None = None
     reserve_gib: float | None = None
+    task: str | None = None
+    lora_rank: int | None = None
+    lora_targets: str | None = None  # names with commas between them
+    document_lengths: str | None = None  # for instance 2048,4x512
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,11 @@ def complete_job(request: JobRequest) -> CompleteJob:
         ),
         stack=cast("Stack", default("stack", request.stack, "megatron", "--stack")),
     )
+    fields, adapters = task_fields(
+        request.task, request.lora_rank, request.lora_targets, request.document_lengths
+    )
+    job = replace(job, **fields)  # type: ignore[arg-type]
+    assumed += adapters
     if request.reserve_gib is not None:
         job = replace(job, reserve_bytes=reserve_bytes(cluster, request.reserve_gib))
     if request.layer_times is not None:

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Literal
 from ilp_parallel.baselines.heuristics import HEURISTICS, run_heuristic
 from ilp_parallel.baselines.two_level_dp import two_level_dp
 from ilp_parallel.bounds import lagrangian_bound, lagrangian_multipliers, work_bound
+from ilp_parallel.costs.breakdown import flops_per_parameter
 from ilp_parallel.costs.hardware import Machine
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
-from ilp_parallel.planner import FORMULATIONS, get_formulation, search, solve_configuration
+from ilp_parallel.planner import search
 from ilp_parallel.playing import play
+from ilp_parallel.programs import FORMULATIONS, get_formulation, solve_configuration
 from ilp_parallel.report import render
 from ilp_parallel.solvers.registry import get_solver
 
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from ilp_parallel.specs.model import ModelSpec
 
 SCHEMA = "ilp_parallel.bounds/1"
+
+MOST_COLUMNS = 200_000
+"""Linear relaxations with more columns are left out (chosen: they take minutes)."""
 
 Rung = dict[str, object]
 Kind = Literal["bound", "optimum", "heuristic", "simulated"]
@@ -72,7 +77,7 @@ def ladder(job: CompleteJob, options: SearchOptions) -> Ladder:
         _rung(
             f"{options.formulation} on {options.solver}",
             "optimum",
-            lambda: _solved(instance, options),
+            lambda: _solved(instance, options, rungs),
         )
     )
     costs = CostModel(job.model, job.cluster, job.job)
@@ -150,16 +155,17 @@ def bound_rungs(
 def roofline_s(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> float | None:
     """Seconds that the matrix multiplications alone take on all devices at their dense peak.
 
-    Six operations per matrix parameter and token (the output matrix included), spread evenly.
+    Six operations (four of a frozen one) per token and matrix parameter that it passes, the output
+    matrix included, spread evenly.
     Attention is left out, because its kernels skip the masked half. No plan is faster: the busiest
     device group works for at least the mean, ``m C <= T``, and no rate exceeds the peak. None where
     layer times are measured, since they need not respect a peak.
     """
     if job.layer_times:
         return None
-    matrices = model.layers * model.layer_matrix_parameters + model.vocab * model.hidden
     peak = Machine(cluster, job).peak_flops
-    return 6.0 * matrices * job.tokens_per_step / (cluster.devices * peak)
+    operations = flops_per_parameter(job) * model.active_matrix_parameters
+    return operations * job.tokens_per_step / (cluster.devices * peak)
 
 
 def _add_distances(rungs: list[Rung], instance: PipelineInstance, job: JobSpec) -> None:
@@ -192,11 +198,11 @@ def _relaxation(name: str, instance: PipelineInstance, large: bool) -> Rung:
         reason = "LARGE: see the verb bounds"
     if reason is not None:
         return _rung(f"LP of {name}", "bound", lambda: None, reason.partition(":")[0])
-    return _rung(
-        f"LP of {name}",
-        "bound",
-        lambda: get_solver("highs").relaxation(formulation.build(instance)),
-    )
+    program = formulation.build(instance)
+    if program.column_count > MOST_COLUMNS:
+        note = f"LARGE ({program.column_count:,} columns)"
+        return _rung(f"LP of {name}", "bound", lambda: None, note)
+    return _rung(f"LP of {name}", "bound", lambda: get_solver("highs").relaxation(program))
 
 
 def _exact(instance: PipelineInstance, cutoff: int | None) -> float | None:
@@ -206,8 +212,11 @@ def _exact(instance: PipelineInstance, cutoff: int | None) -> float | None:
     return None if optimum is None else float(optimum.numerator)
 
 
-def _solved(instance: PipelineInstance, options: SearchOptions) -> float | None:
-    outcome = solve_configuration(instance, options.formulation, options.solver)
+def _solved(instance: PipelineInstance, options: SearchOptions, rungs: list[Rung]) -> float | None:
+    """The optimum by an integer program; anything up to the last optimum found is looked at."""
+    known = [r["value"] for r in rungs if r["kind"] == "optimum"]
+    cutoff = int(known[-1]) + 1 if known and isinstance(known[-1], float) else None
+    outcome = solve_configuration(instance, options.formulation, options.solver, cutoff)
     return None if outcome.objective is None else float(outcome.objective)
 
 

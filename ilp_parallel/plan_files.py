@@ -99,8 +99,22 @@ def check_plan(plan: Plan) -> None:
     check_model(plan.model)
     check_cluster(plan.cluster)
     check_job(plan.model, plan.cluster, plan.job)
+    check_parts(plan)
+
+
+def check_parts(plan: Plan) -> None:
+    """Refuse a plan whose configuration, stages or strategies contradict its valid specs.
+
+    Raises
+    ------
+    InputError
+        Naming the first contradiction.
+    """
     g = plan.configuration
-    degrees = (g.pipeline, g.tensor, g.context, g.data, g.microbatch, g.microbatches, g.chunks)
+    degrees = (
+        *(g.pipeline, g.tensor, g.context, g.data, g.microbatch, g.microbatches, g.chunks),
+        *(g.expert, g.expert_tensor),
+    )
     interleaved = g.schedule == "interleaved"
     problems = (
         ("DEGREES_NOT_POSITIVE", min(degrees) < 1, f"degrees {degrees}"),
@@ -140,10 +154,41 @@ def check_plan(plan: Plan) -> None:
             g.shards == 1 and any(s.zero != "0" for s in plan.strategies),
             "one rank per copy shards nothing",
         ),
+        *_expert_problems(plan),
     )
     for code, broken, message in problems:
         if broken:
             raise InputError(code, message, "mend the plan, or let solve write one")
+
+
+def _expert_problems(plan: Plan) -> tuple[tuple[str, bool, str], ...]:
+    """Expert degrees fold over the ranks of a stage and divide what experts there are."""
+    g, mixtures = plan.configuration, plan.model.all_experts
+    degrees = f"ep={g.expert} etp={g.expert_tensor}"
+    if min(g.expert, g.expert_tensor) < 1:  # refused before
+        return ()
+    return (
+        (
+            "EXPERT_DEGREE_WITHOUT_EXPERTS",
+            not mixtures and g.expert * g.expert_tensor > 1,
+            f"{degrees}, {plan.model.name} has no experts",
+        ),
+        (
+            "EXPERTS_NOT_DIVISIBLE_BY_EP",
+            any(e.count % g.expert for e in mixtures),
+            f"{degrees}, experts {', '.join(str(e.count) for e in mixtures)}",
+        ),
+        (
+            "EXPERT_FFN_NOT_DIVISIBLE_BY_ETP",
+            any(e.ffn_hidden % g.expert_tensor for e in mixtures),
+            f"{degrees}, widths {', '.join(str(e.ffn_hidden) for e in mixtures)}",
+        ),
+        (
+            "EXPERT_DEGREES_NOT_DIVIDING_STAGE",
+            g.tensor * g.shards % (g.expert * g.expert_tensor) != 0,
+            f"{degrees}, {g.tensor * g.shards} devices of a stage",
+        ),
+    )
 
 
 def read_certificate(path: str) -> Certificate:

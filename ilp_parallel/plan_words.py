@@ -1,4 +1,4 @@
-"""A plan from a few words, for ``predict``: ``pp=8 tp=8 cp=2 mbs=1 vpp=3 recompute=full``."""
+"""A plan from a few words, for ``predict``: ``pp=8 tp=8 cp=2 ep=4 mbs=1 vpp=3 recompute=full``."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from ilp_parallel.problems.pipeline import Schedule
 if TYPE_CHECKING:
     from ilp_parallel.jobs import CompleteJob
 
-_KEYS = ("pp", "tp", "cp", "mbs", "vpp", "sp", "schedule", "zero", "recompute", "stages")
+_KEYS = (
+    *("pp", "tp", "cp", "ep", "etp", "mbs", "vpp"),
+    *("sp", "schedule", "zero", "recompute", "stages"),
+)
 
 
 def plan_from_words(job: CompleteJob, words: str) -> Plan:
     """The plan that uses all devices, with one strategy for all layers.
 
-    Not given: pp=1, tp=1, cp=1, mbs=1, vpp=1, sp=on if tp > 1, schedule by vpp, zero=0 if
-    dp cp = 1 else 1, recompute=none, stages nearly even (the first ones larger).
+    Not given: pp=1, tp=1, cp=1, ep=1, etp=1, mbs=1, vpp=1, sp=on if tp > 1, schedule by vpp, zero=0
+    if dp cp = 1 else 1, recompute=none, stages nearly even (the first ones larger).
 
     Raises
     ------
@@ -62,6 +65,8 @@ def plan_from_words(job: CompleteJob, words: str) -> Plan:
             _choice(given, "schedule", get_args(Schedule), "interleaved" if chunks > 1 else "1f1b"),
         ),
         context=context,
+        expert=_number(given, "ep", 1),
+        expert_tensor=_number(given, "etp", 1),
     )
     zero = cast("Zero", _choice(given, "zero", ZERO_VARIANTS, "1" if data * context > 1 else "0"))
     sets = {"+".join(modules) or "none": modules for modules in RECOMPUTE_SETS}

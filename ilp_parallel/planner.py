@@ -14,13 +14,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from formulations import PIPELINE
 from ilp_parallel.baselines.two_level_dp import Optimum, two_level_dp
 from ilp_parallel.bounds import (
     Multipliers,
     best_combined_bound,
     best_lagrangian_bound,
     memory_shortfall,
+    tables_of,
     work_bound,
 )
 from ilp_parallel.certificate import (
@@ -37,9 +37,9 @@ from ilp_parallel.certificate import (
     closed_by,
 )
 from ilp_parallel.costs.model import CostModel
-from ilp_parallel.errors import InputError
 from ilp_parallel.instances import InstanceBuilder, plan_of
 from ilp_parallel.problems.pipeline import evaluate
+from ilp_parallel.programs import get_formulation, require_applicable
 from ilp_parallel.solvers.outcome import SolveOptions
 from ilp_parallel.solvers.registry import get_solver
 from ilp_parallel.spaces import (
@@ -53,7 +53,7 @@ from ilp_parallel.spaces import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from formulations.base import Formulation
+    from ilp_parallel.bounds import Tables
     from ilp_parallel.configuration import Configuration
     from ilp_parallel.plan import Plan
     from ilp_parallel.problems.pipeline import PipelineInstance, Schedule
@@ -62,8 +62,7 @@ if TYPE_CHECKING:
     from ilp_parallel.specs.job import JobSpec
     from ilp_parallel.specs.model import ModelSpec
 
-FORMULATIONS = tuple(PIPELINE)
-"""Names of the formulations, weakest relaxation first."""
+    Bound = Callable[[PipelineInstance, Tables | None], tuple[int, Multipliers] | None]
 
 ANY_SCHEDULE: tuple[Schedule, ...] = ("1f1b", "interleaved", "gpipe")
 
@@ -155,9 +154,10 @@ class _Candidate:
     index: int
     configuration: Configuration
     bound: int
+    floored: bool = False  # whether all that decides its work was priced
     instance: PipelineInstance | None = None  # built when it is refined for the first time
     multipliers: Multipliers | None = None
-    untried: list[Callable[[PipelineInstance], tuple[int, Multipliers] | None]] = field(
+    untried: list[Bound] = field(
         default_factory=lambda: [best_lagrangian_bound, best_combined_bound]
     )
 
@@ -177,7 +177,7 @@ class _Search:
         self._fates: dict[int, Fate] = {}
         self._queue: list[tuple[int, int, _Candidate]] = []
         self._incumbent: tuple[int, _Candidate, Optimum] | None = None
-        self._best_by_dp: int | None = None
+        self._solved: list[tuple[_Candidate, PipelineInstance]] = []
         self._rounding: dict[int, int] = {}
         self._version: str | None = None
 
@@ -189,17 +189,15 @@ class _Search:
             self._report(bound)
             if self._incumbent is not None and bound >= self._incumbent[0]:
                 self._close(candidate)
+            elif not candidate.floored:
+                self._price(candidate)
+                self._push(candidate)
             elif candidate.instance is None:
                 self._build(candidate)
                 self._push(candidate)
-            elif candidate.multipliers is None and self._refuted_by_memory(
-                candidate, candidate.instance
-            ):
-                continue
-            elif self._tighten(candidate, candidate.instance):
-                self._push(candidate)
             else:
-                self._solve(candidate, candidate.instance)
+                self._refine(candidate, candidate.instance)
+        self._confirm()
         return self._result()
 
     # --- bounding ----------------------------------------------------------------------------
@@ -220,21 +218,39 @@ class _Search:
             raise no_configuration(self._refusals, options.pins)
 
     def _bound(self, index: int, configuration: Configuration) -> None:
-        bound = self._builder.work_floor(configuration)
+        bound = self._builder.block_floor(configuration)
         if bound is None:
             self._fates[index] = NoStrategy(configuration.name)
             return
         self._rounding[index] = self._builder.rounding_ticks(configuration)
         self._push(_Candidate(index, configuration, bound))
 
+    def _price(self, candidate: _Candidate) -> None:
+        """Let the bound by all of the work replace the one by the work of blocks."""
+        bound = self._builder.work_floor(candidate.configuration)
+        candidate.bound = candidate.bound if bound is None else bound
+        candidate.floored = True
+
     def _build(self, candidate: _Candidate) -> None:
         """Build the instance, and let its work bound replace the quick one."""
         instance = candidate.instance = self._builder.build(candidate.configuration)
         candidate.bound = instance.objective.ticks(work_bound(instance))
 
-    def _refuted_by_memory(self, candidate: _Candidate, instance: PipelineInstance) -> bool:
+    def _refine(self, candidate: _Candidate, instance: PipelineInstance) -> None:
+        """Refute the configuration, raise its bound, or solve it."""
+        tables = tables_of(instance) if candidate.untried else None
+        if candidate.multipliers is None and self._refuted_by_memory(candidate, instance, tables):
+            return
+        if self._tighten(candidate, instance, tables):
+            self._push(candidate)
+        else:
+            self._solve(candidate, instance)
+
+    def _refuted_by_memory(
+        self, candidate: _Candidate, instance: PipelineInstance, tables: Tables | None
+    ) -> bool:
         """Whether the layers cannot fit; looked at only where the work alone does not close."""
-        shortfall = memory_shortfall(instance)
+        shortfall = memory_shortfall(instance, tables)
         if shortfall is None:
             return False
         name = candidate.configuration.name
@@ -244,10 +260,12 @@ class _Search:
     def _push(self, candidate: _Candidate) -> None:
         heapq.heappush(self._queue, (candidate.bound, candidate.index, candidate))
 
-    def _tighten(self, candidate: _Candidate, instance: PipelineInstance) -> bool:
+    def _tighten(
+        self, candidate: _Candidate, instance: PipelineInstance, tables: Tables | None
+    ) -> bool:
         """Try multipliers not tried before; false if the bound does not rise."""
         while candidate.untried:
-            found = candidate.untried.pop(0)(instance)
+            found = candidate.untried.pop(0)(instance, tables)
             if found is None:
                 continue
             bound = instance.objective.ticks(found[0])
@@ -264,33 +282,43 @@ class _Search:
     # --- solving -----------------------------------------------------------------------------
 
     def _solve(self, candidate: _Candidate, instance: PipelineInstance) -> None:
-        """Solve one configuration twice, looking only for plans better than the incumbent."""
-        cutoff = None
-        if self._incumbent is not None:
-            cutoff = (self._incumbent[0] - 1) * instance.objective.divisor + 1
-        optimum = two_level_dp(instance, cutoff)
-        exact = None if optimum is None else optimum.numerator
-        # The program must find the value of the dynamic program or something better, or nothing.
-        outcome = self._solve_program(instance, cutoff if exact is None else exact + 1)
-        by = ["two_level_dp"]
-        if outcome.status in ("optimal", "infeasible"):
-            by.append(f"{self._formulation.name}/{outcome.solver}")
-            claimed = outcome.objective if outcome.status == "optimal" else None
-            if claimed is not None and cutoff is not None and claimed >= cutoff:
-                claimed = None
-            if claimed != exact:
-                raise DisagreementError(
-                    f"{candidate.configuration.name}: {self._formulation.name} on "
-                    f"{outcome.solver} says {claimed}, the dynamic program says "
-                    f"{exact} (numerators)"
-                )
-        self._fates[candidate.index] = Solved(
-            candidate.configuration.name, exact, cutoff, tuple(by)
-        )
+        """Solve one configuration, looking only for plans better than the incumbent."""
+        optimum = two_level_dp(instance, self._cutoff(instance))
+        self._solved.append((candidate, instance))
         if optimum is not None:
-            value = instance.objective.ticks(optimum.numerator)
-            self._incumbent = value, candidate, optimum
-            self._best_by_dp = value
+            self._incumbent = instance.objective.ticks(optimum.numerator), candidate, optimum
+
+    def _cutoff(self, instance: PipelineInstance) -> int | None:
+        """Numerators from here on are no better than the incumbent."""
+        if self._incumbent is None:
+            return None
+        return (self._incumbent[0] - 1) * instance.objective.divisor + 1
+
+    def _confirm(self) -> None:
+        """Solve by the integer program what the dynamic program solved.
+
+        Last, because with the value of the best plan as cut-off there is little left to look at:
+        the program must find this value in the chosen configuration, and nothing below it in the
+        others.
+        """
+        for candidate, instance in self._solved:
+            exact, cutoff = None, self._cutoff(instance)
+            if self._incumbent is not None and self._incumbent[1] is candidate:
+                exact = self._incumbent[2].numerator
+                cutoff = exact + 1
+            name, by = candidate.configuration.name, ["two_level_dp"]
+            outcome = None if self._stopped() else self._solve_program(instance, cutoff)
+            if outcome is not None and outcome.status in ("optimal", "infeasible"):
+                by.append(f"{self._formulation.name}/{outcome.solver}")
+                claimed = outcome.objective if outcome.status == "optimal" else None
+                if claimed is not None and cutoff is not None and claimed >= cutoff:
+                    claimed = None
+                if claimed != exact:
+                    raise DisagreementError(
+                        f"{name}: {self._formulation.name} on {outcome.solver} says {claimed}, "
+                        f"the dynamic program says {exact} (numerators)"
+                    )
+            self._fates[candidate.index] = Solved(name, exact, cutoff, tuple(by))
 
     def _solve_program(self, instance: PipelineInstance, cutoff: int | None) -> Outcome:
         require_applicable(self._formulation, instance)
@@ -349,7 +377,7 @@ class _Search:
             certificate=certificate,
             plan=plan,
             instance=instance,
-            dp_ticks=self._best_by_dp,
+            dp_ticks=self._incumbent and self._incumbent[0],
             rounding_floor_ticks=self._rounding_floor() if plan is not None else None,
             solver=self._options.solver,
             solver_version=self._version,
@@ -396,52 +424,3 @@ def _status(objective: int | None, open_bound: int | None) -> SearchStatus:
     if objective is None:
         return "infeasible" if open_bound is None else "unknown"
     return "optimal" if open_bound is None or open_bound >= objective else "feasible"
-
-
-def get_formulation(name: str) -> Formulation:
-    """The formulation of that name.
-
-    Raises
-    ------
-    InputError
-        ``UNKNOWN_FORMULATION``.
-    """
-    if name not in PIPELINE:
-        raise InputError(
-            "UNKNOWN_FORMULATION", f"no formulation {name!r}", f"use one of {', '.join(PIPELINE)}"
-        )
-    return PIPELINE[name]
-
-
-def require_applicable(formulation: Formulation, instance: PipelineInstance) -> None:
-    """Refuse a pair of formulation and instance before anything is built.
-
-    Raises
-    ------
-    InputError
-        With the formulation's own reason code.
-    """
-    reason = formulation.refuses(instance)
-    if reason is not None:
-        code, _, sentence = reason.partition(": ")
-        raise InputError(code, sentence.partition("; ")[0], "use --formulation interval")
-
-
-def solve_configuration(
-    instance: PipelineInstance,
-    formulation: str,
-    solver: str,
-    cutoff: int | None = None,
-    time_limit_s: float | None = None,
-) -> Outcome:
-    """Solve one instance once.
-
-    Raises
-    ------
-    InputError
-        Unknown names, or a formulation that does not apply.
-    """
-    chosen = get_formulation(formulation)
-    require_applicable(chosen, instance)
-    options = SolveOptions(time_limit_s=time_limit_s)
-    return get_solver(solver)(chosen.build(instance, cutoff), options)

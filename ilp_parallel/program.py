@@ -191,6 +191,16 @@ class ProgramBuilder:
         )
         self._entries.append((r.ravel(), c.ravel(), v.ravel()))
 
+    def cap_objective(self, name: str, most: int) -> None:
+        """Add a row that keeps the objective of the columns there are, offset included, at most so.
+
+        A bound on the objective would do; not every solver takes one.
+        """
+        cost = np.concatenate([part[0] for part in self._column_parts])
+        row = self.add_rows(name, upper=most - self.offset)
+        used = np.flatnonzero(cost)
+        self.add_entries(row, used, cost[used])
+
     def build(self) -> Program:
         """The finished Program."""
         empty = np.zeros(0, dtype=np.int64)

@@ -15,6 +15,7 @@ from ilp_parallel.predicting import FLOP_CONVENTION, step_shares, throughput
 from ilp_parallel.solving import SUPERSET
 from ilp_parallel.spaces import NOT_SEARCHED
 from ilp_parallel.specs.layer_times import layer_times_text
+from ilp_parallel.specs.tasks import task_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +76,7 @@ def header_text(answer: Answer) -> str:
         f"{job.job.optimizer}, {job.job.stack}",
     ]
     measured = layer_times_text(job.job.layer_times, job.job.sequence_length)
-    lines += [measured] if measured else []
+    lines += [text for text in (task_text(job.job), measured) if text]
     if job.assumed:
         lines.append(f"assumed: {'; '.join(job.assumed)}")
     return "\n".join(lines)
@@ -141,7 +142,7 @@ def plan_text(plan: Plan) -> str:
         f"pipeline {g.pipeline}",
         f"tensor {g.tensor}" + (" + sequence parallel" if g.sequence_parallel else ""),
         f"data {g.data}",
-        f"context {g.context}, expert 1 (expert tensor 1)",
+        f"context {g.context}, expert {g.expert} (expert tensor {g.expert_tensor})",
         f"microbatch {g.microbatch} x {g.microbatches}",
         g.schedule + (f", {g.chunks} chunks per device" if g.chunks > 1 else ""),
     ]

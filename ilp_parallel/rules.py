@@ -49,12 +49,13 @@ class Degrees(NamedTuple):
         return self.tensor * self.context * self.data
 
 
-def context_rule(job: JobSpec, space: Space, context: int) -> str | None:
+def context_rule(model: ModelSpec, job: JobSpec, space: Space, context: int) -> str | None:
     """Reason code of the first rule that a context degree breaks, whatever the other degrees are.
 
     Causal work is balanced by giving every rank two blocks of a sequence, one from each end, so
     twice the degree must divide it (Megatron-LM, ``arguments.py``); matrix units at fp8 further
-    want multiples of 16 tokens. Rings pass blocks between calls of FlashAttention-2, never scores.
+    want multiples of 16 tokens. Rings pass blocks between calls of FlashAttention-2, never scores;
+    Megatron-LM has none between encoder and decoder.
     """
     if context == 1:
         return None
@@ -63,6 +64,7 @@ def context_rule(job: JobSpec, space: Space, context: int) -> str | None:
         ("CP_NOT_IN_SPACE", not space.context),
         ("CP_NEEDS_FLASH_ATTENTION", job.attention != "flash"),
         ("CP_NOT_IN_STACK", job.stack not in RING_STACKS),
+        ("CP_NOT_FOR_ENCODER_DECODER", model.encoder_decoder),
         ("SEQUENCE_NOT_DIVISIBLE_BY_CP", job.sequence_length % ((16 if fp8 else 2) * context) != 0),
         ("CP_SHARE_TOO_SHORT", job.sequence_length < CONTEXT_TOKENS * context),
     )
@@ -110,6 +112,7 @@ def degree_rule(
 ) -> str | None:
     """Reason code of the first rule that the degrees break."""
     pipeline, tensor, _, data = degrees
+    mixer = model.state_space
     rules = (
         ("MORE_STAGES_THAN_LAYERS", pipeline > model.layers),
         ("LAYERS_NOT_DIVISIBLE_BY_PP", space.even_stages and model.layers % pipeline != 0),
@@ -118,6 +121,10 @@ def degree_rule(
         (
             "KV_HEADS_NOT_DIVISIBLE_BY_TP",
             model.kv_heads % tensor != 0 and tensor % model.kv_heads != 0,
+        ),
+        (
+            "STATE_SPACE_NOT_DIVISIBLE_BY_TP",
+            mixer is not None and (mixer.heads % tensor or mixer.groups % tensor) != 0,
         ),
         ("FFN_NOT_DIVISIBLE_BY_TP", any(width % tensor != 0 for width in model.split_widths)),
         ("BATCH_NOT_DIVISIBLE_BY_DP", job.global_batch % data != 0),

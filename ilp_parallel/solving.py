@@ -20,6 +20,8 @@ from ilp_parallel.spaces import NOT_SEARCHED, get_space
 from ilp_parallel.verify import verify
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
     from ilp_parallel.certificate import Minimised
     from ilp_parallel.costs.breakdown import Prediction
     from ilp_parallel.jobs import CompleteJob
@@ -81,6 +83,7 @@ def solve(
     *,
     started: float,
     minimised: Minimised = "step-time",
+    executor: Executor | None = None,
 ) -> Answer:
     """Search, verify, simulate and predict.
 
@@ -94,42 +97,68 @@ def solve(
         The step time by formula, or what it is when the schedule is played through; then there is
         no superset to compare with.
 
+    executor
+        Searches the superset in another process meanwhile, without progress and cancellation.
+
     Raises
     ------
     InputError
         From the search.
     """
     begun = time.perf_counter()
-    superset = None
+    superset: tuple[SearchResult, tuple[Check, ...]] | None = None
+    meanwhile: Future[tuple[SearchResult, tuple[Check, ...]]] | None = None
     costs = CostModel(job.model, job.cluster, job.job)
     by_formula = minimised == "step-time"
+    own = options
     if by_formula and options.space != SUPERSET and _contains(SUPERSET, options.space):
         whole = replace(options, space=SUPERSET)
-        superset = search(job.model, job.cluster, job.job, whole, costs)
-    left = options.time_limit_s
-    if left is not None:
-        left = max(0.0, left - (time.perf_counter() - begun))
-    own = replace(options, time_limit_s=left)
+        if executor is not None:
+            alone = replace(whole, progress=None, cancelled=None)
+            meanwhile = executor.submit(_searched, job, alone)
+        else:
+            superset = _searched(job, whole, costs)
+            own = replace(options, time_limit_s=_left(options.time_limit_s, begun))
     result = search(job.model, job.cluster, job.job, own, costs)
     if not by_formula:
         from ilp_parallel.simulation.searching import search_simulated
 
         result = search_simulated(own, costs, result)
-    failed = [check for check in verify(result.certificate) if not check.passed]
+    failed = _failed(result)
+    if meanwhile is not None:
+        superset = meanwhile.result()
     if superset is not None:
-        failed += [check for check in verify(superset.certificate) if not check.passed]
+        failed += superset[1]
     ended = time.perf_counter()
     return Answer(
         job=job,
         options=options,
         result=result,
-        superset=superset,
-        failed_checks=tuple(failed),
+        superset=superset and superset[0],
+        failed_checks=failed,
         prediction=None if result.plan is None else costs.terms(result.plan),
         simulated_ticks=_simulated(costs, result, options.pins),
         search_s=ended - begun,
         total_s=time.perf_counter() - started,
     )
+
+
+def _searched(
+    job: CompleteJob, options: SearchOptions, costs: CostModel | None = None
+) -> tuple[SearchResult, tuple[Check, ...]]:
+    """A search and the checks of its certificate that fail."""
+    result = search(job.model, job.cluster, job.job, options, costs)
+    return result, _failed(result)
+
+
+def _failed(result: SearchResult) -> tuple[Check, ...]:
+    """Checks that fail, by a cost model that remembers nothing of the search."""
+    return tuple(check for check in verify(result.certificate) if not check.passed)
+
+
+def _left(limit_s: float | None, begun: float) -> float | None:
+    """What is left of a time limit."""
+    return None if limit_s is None else max(0.0, limit_s - (time.perf_counter() - begun))
 
 
 def _contains(larger: str, smaller: str) -> bool:

@@ -44,7 +44,9 @@ class Space:
     optional block of fully recomputed layers at the head of every chunk (``policy``), or freely
     (``per-layer``). ``even_stages`` demands equally many layers on every stage. ``context`` says
     whether context ranks may share a sequence, keys and values passing round in a ring; ``expert``
-    whether ranks may share the experts of a block.
+    whether ranks may share the experts of a block. With a pipeline ``zero_in_pipeline`` is what is
+    left of ``zero``, beside tensor or context ranks ``zero_beside_tensor``; where one rank holds
+    all weights nothing is sharded in any space.
     """
 
     name: str
@@ -56,6 +58,19 @@ class Space:
     expert: bool
     zero: tuple[Zero, ...]
     recompute: tuple[tuple[str, ...], ...] = RECOMPUTE_SETS
+    zero_in_pipeline: tuple[Zero, ...] = ZERO_VARIANTS
+    zero_beside_tensor: tuple[Zero, ...] = ZERO_VARIANTS
+    schedules: tuple[Schedule, ...] = get_args(Schedule)
+
+    def zero_of(self, configuration: Configuration) -> tuple[Zero, ...]:
+        """ZeRO variants that layers of a configuration may have."""
+        g = configuration
+        if g.shards == 1:
+            return ZERO_VARIANTS[:1]
+        kept = [self.zero]
+        kept += [self.zero_in_pipeline] * (g.pipeline > 1)
+        kept += [self.zero_beside_tensor] * (g.tensor * g.context > 1)
+        return tuple(zero for zero in self.zero if all(zero in names for names in kept))
 
 
 SPACES: dict[str, Space] = {
@@ -83,6 +98,34 @@ SPACES: dict[str, Space] = {
             ("0", "1", "3-regather"),
         ),
         Space(
+            "torchtitan",
+            1,
+            "what torchtitan's options express: uneven stages, everything or nothing recomputed, "
+            "replicated or FSDP, context and expert parallelism",
+            "uniform",
+            False,
+            True,
+            True,
+            ("0", "3-keep", "3-regather"),
+            ((), ("full",)),
+            ("3-keep", "3-regather"),
+            ("3-keep", "3-regather"),
+        ),
+        Space(
+            "deepspeed",
+            1,
+            "what DeepSpeed's options express: uneven stages by 1F1B, everything or nothing "
+            "recomputed, every ZeRO stage but 2 and 3 in a pipeline",
+            "uniform",
+            False,
+            False,
+            False,
+            ("0", "1", "2-buffer", "2-scatter", "3-regather"),
+            ((), ("full",)),
+            ("0", "1", "2-buffer"),
+            schedules=("1f1b",),
+        ),
+        Space(
             "mixed",
             3,
             "one p, t, c, d, e, b; recomputation and ZeRO chosen per layer, uneven stages; with "
@@ -95,7 +138,7 @@ SPACES: dict[str, Space] = {
         ),
     )
 }
-"""All spaces by name; ``mixed`` contains the other two."""
+"""All spaces by name; ``mixed`` contains the others."""
 
 NOT_SEARCHED = (
     "device mapping",
@@ -242,6 +285,8 @@ RULES: dict[str, str] = {
     "EXPERTS_NEED_SEQUENCE_PARALLEL": "use a sequence that tp divides, or tp=1",
     "CP_NOT_IN_SPACE": "use a space with context parallelism, such as megatron",
     "CP_NEEDS_FLASH_ATTENTION": "use --attention flash",
+    "STATE_SPACE_NOT_DIVISIBLE_BY_TP": "use a tp that divides heads and groups of the state space",
+    "CP_NOT_FOR_ENCODER_DECODER": "use cp=1",
     "CP_NOT_IN_STACK": f"use --stack {', '.join(RING_STACKS)}",
     "SEQUENCE_NOT_DIVISIBLE_BY_CP": "use a sequence that is a multiple of 2 cp (16 cp at fp8)",
     "CP_SHARE_TOO_SHORT": f"use a cp that leaves a rank {CONTEXT_TOKENS} tokens of a sequence",
@@ -283,11 +328,13 @@ def enumerate_configurations(
     InputError
         ``NO_SCHEDULE``.
     """
-    if not schedules:
-        raise InputError("NO_SCHEDULE", "no schedule is left to search", "name one schedule")
-    contexts = context_degrees(cluster, job, space)
+    known = tuple(schedule for schedule in schedules if schedule in space.schedules)
+    if not known:
+        fix = f"use one of {', '.join(space.schedules)}"
+        raise InputError("NO_SCHEDULE", f"no schedule of space {space.name} is left", fix)
+    contexts = context_degrees(model, cluster, job, space)
     for context in _powers_of_two(cluster.devices):
-        code = context_rule(job, space, context)
+        code = context_rule(model, job, space, context)
         if code is not None:
             yield Refusal(f"cp={context}", code)
     for degrees in _all_degrees(cluster.devices, contexts):
@@ -295,7 +342,7 @@ def enumerate_configurations(
         if code is not None:
             yield Refusal(degrees.text, code)
             continue
-        for configuration in _with_degrees(model, job, space, degrees, schedules):
+        for configuration in _with_degrees(model, job, space, degrees, known):
             if isinstance(configuration, Refusal):
                 yield configuration
                 continue
@@ -305,9 +352,12 @@ def enumerate_configurations(
             )
 
 
-def context_degrees(cluster: ClusterSpec, job: JobSpec, space: Space) -> list[int]:
+def context_degrees(
+    model: ModelSpec, cluster: ClusterSpec, job: JobSpec, space: Space
+) -> list[int]:
     """The context degrees of a space, in rising order: powers of two that divide the devices."""
-    return [c for c in _powers_of_two(cluster.devices) if context_rule(job, space, c) is None]
+    every = _powers_of_two(cluster.devices)
+    return [c for c in every if context_rule(model, job, space, c) is None]
 
 
 def _all_degrees(devices: int, contexts: list[int]) -> Iterator[Degrees]:

@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 _FateType = TypeVar("_FateType")
 
 
-def verify(certificate: Certificate) -> tuple[Check, ...]:
+def verify(certificate: Certificate, costs: CostModel | None = None) -> tuple[Check, ...]:
     """All checks of a certificate; it holds if every one passed.
+
+    ``costs`` may be a cost model of the certificate's specs that another verification has used, to
+    share what it remembers.
 
     Raises
     ------
@@ -53,8 +56,8 @@ def verify(certificate: Certificate) -> tuple[Check, ...]:
     if certificate.minimised == "simulated-step-time":
         from ilp_parallel.simulation.verifying import SimulatedVerification
 
-        return tuple(SimulatedVerification(certificate).checks())
-    return tuple(Verification(certificate).checks())
+        return tuple(SimulatedVerification(certificate, costs).checks())
+    return tuple(Verification(certificate, costs).checks())
 
 
 def _passed(name: str, passed: bool, slack: int = 0, unit: str = "") -> Check:
@@ -67,10 +70,11 @@ class Verification:
     Another objective overrides what is enumerated, how a plan is priced, and the bounds.
     """
 
-    def __init__(self, certificate: Certificate) -> None:
+    def __init__(self, certificate: Certificate, costs: CostModel | None = None) -> None:
         self._certificate = certificate
         self._space = get_space(certificate.space)
-        costs = CostModel(certificate.model, certificate.cluster, certificate.job)
+        if costs is None:
+            costs = CostModel(certificate.model, certificate.cluster, certificate.job)
         self._builder = InstanceBuilder(costs, self._space, certificate.pins)
         found = list(self.enumerated())
         self._refusals = tuple(item for item in found if isinstance(item, Refusal))
@@ -81,9 +85,10 @@ class Verification:
         c = self._certificate
         return enumerate_configurations(c.model, c.cluster, c.job, self._space, c.pins, c.schedules)
 
-    def floor(self, configuration: Configuration) -> int | None:
-        """The bound that needs no instance; None if no strategy is allowed."""
-        return self._builder.work_floor(configuration)
+    def floors(self, configuration: Configuration) -> Iterator[int | None]:
+        """Bounds that need no instance, the quickest first; None if no strategy is allowed."""
+        yield self._builder.block_floor(configuration)
+        yield self._builder.work_floor(configuration)
 
     def bound(
         self, configuration: Configuration, multipliers: Multipliers | None, claimed: int
@@ -130,14 +135,17 @@ class Verification:
 
     def _fate(self, fate: Fate, configuration: Configuration) -> tuple[Check, int | None]:
         """The check of one fate and the least objective (ticks) it leaves to its configuration."""
-        quick = self.floor(configuration)
         name = f"fate[{fate.configuration}]"
         if isinstance(fate, NoStrategy):
-            return _passed(name, quick is None), None
-        if isinstance(fate, WorkBound) and fate.bound == quick:
-            return _passed(name, self._closes(quick)), quick
-        if isinstance(fate, Open) and fate.multipliers is None and fate.bound == quick:
-            return _passed(name, True), quick
+            return _passed(name, next(self.floors(configuration)) is None), None
+        if isinstance(fate, WorkBound) and fate.bound in self.floors(configuration):
+            return _passed(name, self._closes(fate.bound)), fate.bound
+        if (
+            isinstance(fate, Open)
+            and fate.multipliers is None
+            and fate.bound in self.floors(configuration)
+        ):
+            return _passed(name, True), fate.bound
         kinds: tuple[tuple[type[Fate], Callable[..., tuple[bool, int | None]]], ...] = (
             (TooLittleMemory, self._too_little_memory),
             (WorkBound, self._work_bound),

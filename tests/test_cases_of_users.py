@@ -38,12 +38,10 @@ import pytest
 from ilp_parallel.configuration import Configuration, Strategy
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.costs.shapes import rank_shapes
-from ilp_parallel.diagnosis.check_subjects import ForeignRun, subject_of_file
 from ilp_parallel.diagnosis.expert_rules import read_expert_degrees
 from ilp_parallel.diagnosis.explaining import explain_job
 from ilp_parallel.diagnosis.feasibility import Question
 from ilp_parallel.diagnosis.findings import file_findings, plan_findings
-from ilp_parallel.errors import InputError
 from ilp_parallel.export.accelerate import AccelerateRun, validate_accelerate
 from ilp_parallel.export.deepspeed import document
 from ilp_parallel.export.megatron import export_megatron
@@ -388,16 +386,11 @@ def test_the_world_that_thirty_two_expert_ranks_need() -> None:
     assert answers == {32: wrong, 64: set(), 96: wrong, 128: set()}
 
 
-def test_experts_are_refused_by_name_where_a_plan_is_wanted() -> None:
-    """modelscope/ms-swift#9403: the groups are right; bytes of experts cannot be priced yet."""
+def test_the_experts_of_a_rank_are_what_failed_to_be_allocated() -> None:
+    """modelscope/ms-swift#9403: 47 layers of 16 experts in two bytes each, a second time."""
     words = f"--num-layers 94 {expert_words(tp=4, pp=2, ep=8, etp=1, experts=128)}"
     assert codes(f"{words} --global-batch-size 16", 32) == set()
-    text = (
-        f"{words} --global-batch-size 16 --micro-batch-size 1 --seq-length 1024 "
-        "--hidden-size 4096 --num-attention-heads 64"
-    )
-    run = ForeignRun([(text, "run")], "megatron", load_cluster("h100-80gb:4x8"), None, 151936, {})
-    with pytest.raises(InputError) as caught:
-        subject_of_file(run, "megatron", "megatron")
-    assert caught.value.code == "MEGATRON_FLAG_NOT_READ"
-    assert "--num-experts" in caught.value.message
+    model = load_model("qwen3-235b-a22b")
+    shapes = rank_shapes(model, tensor=4, expert=8, expert_tensor=1)
+    assert shapes.experts == 16
+    assert 47 * shapes.routed_parameters * 2 / 2**30 == 26.4375

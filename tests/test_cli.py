@@ -327,6 +327,12 @@ def test_infeasible_job_says_what_is_short(run: Callable[..., Ran]) -> None:
 def test_listings(run: Callable[..., Ran]) -> None:
     names = {row["model"] for row in json.loads(run("models", "--format", "json").out)}
     assert {"gpt3", "llama3-405b", "megatron-1t", "turing-530b"} <= names
+    rows = {row["model"]: row for row in json.loads(run("models", "--format", "json").out)}
+    assert rows["gpt3"]["blocks"] == "96 dense"
+    deepseek = rows["deepseek-v3"]
+    assert deepseek["blocks"] == "3 dense + 58 moe + 1 mtp"
+    assert (deepseek["B parameters"], deepseek["B active"]) == ("671.03", "37.55")
+    assert rows["mixtral-8x7b"]["blocks"] == "32 moe"
     names = {row["device"] for row in json.loads(run("clusters", "--format", "json").out)}
     assert {"a100-80gb", "h100-80gb", "v100-32gb"} <= names
     rows = json.loads(run("formulations", "list", "--format", "json").out)

@@ -118,7 +118,7 @@ def test_import_needs_a_format(tmp_path: Path) -> None:
 
 def test_what_a_model_leaves_out_is_said(tmp_path: Path) -> None:
     config = {
-        "model_type": "qwen3",
+        "model_type": "olmo2",
         "hidden_size": 256,
         "intermediate_size": 512,
         "num_attention_heads": 4,

@@ -84,10 +84,10 @@ def test_the_json_of_known_runs(run: Callable[..., Ran], folder: Path) -> None:
     assert found["fits"].items() >= {**fits, "left_out": fits}.items()
     assert found["fits"]["by_source"] == {"toy": fits}
     nothing = {"n": 0, "median_error": None, "p90_error": None, "bias": None}
-    refused = {"toy labels: moe model": 1}
+    refused = {"toy labels: moe model without a preset": 1}
     parts = {"golden_toy": None, "golden_large": None, "devices": {}}
     assert found["memory"] == {**nothing, **parts, "not_covered": refused}
-    assert [part["reason"] for part in found["not_covered"]] == ["moe model"]
+    assert [part["reason"] for part in found["not_covered"]] == ["moe model without a preset"]
     by_factor = [c["measured_s"] / c["predicted_s"] for c in found["configurations"]]
     assert by_factor == pytest.approx(FACTORS)
 

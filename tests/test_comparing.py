@@ -14,7 +14,14 @@ from click.testing import CliRunner
 from ilp_parallel.baselines.named.registry import NAMED
 from ilp_parallel.baselines.named.workbench import Effort
 from ilp_parallel.cli.compare import compare
-from ilp_parallel.comparison.comparing import REACH, Methods, Row, compare_models, read_methods
+from ilp_parallel.comparison.comparing import (
+    REACH,
+    Methods,
+    Row,
+    compare_models,
+    narrower_spaces,
+    read_methods,
+)
 from ilp_parallel.comparison.output import (
     comparison_csv,
     comparison_latex,
@@ -24,6 +31,7 @@ from ilp_parallel.comparison.output import (
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import CompleteJob
 from ilp_parallel.planner import SearchOptions, search
+from ilp_parallel.spaces import SPACES
 from tests.small_jobs import JOB, LONG_JOB, LONG_MODEL, MODEL, node_with
 
 if TYPE_CHECKING:
@@ -211,3 +219,25 @@ def test_bad_words(words: tuple[str, ...], code: str) -> None:
     result = CliRunner().invoke(compare, words)
     assert isinstance(result.exception, InputError)
     assert result.exception.code == code
+
+
+def test_narrower_spaces_are_priced_against_the_widest() -> None:
+    """Each by its own proven optimum, none below the one that contains them all."""
+    methods = narrower_spaces("mixed")
+    assert methods.names == tuple(f"space {name}" for name in SPACES if name != "mixed")
+    found = compare_models(JOBS, MIXED, methods)
+    for row in found:
+        if row["role"] == "search":
+            continue
+        space = str(row["method"]).removeprefix("space ")
+        job = JOBS[int(str(row["job"]))]
+        own = search(job.model, job.cluster, job.job, SearchOptions(space=space))
+        assert row["objective"] == own.certificate.objective_ticks
+        assert row["excess_ticks"] is None or int(str(row["excess_ticks"])) >= 0
+    assert any(row["excess_ticks"] for row in found)
+
+
+def test_spaces_and_heuristics_are_two_questions() -> None:
+    ran = CliRunner().invoke(compare, ["gpt3", "--spaces", "--heuristics", "merak"])
+    assert isinstance(ran.exception, InputError)
+    assert ran.exception.code == "TWO_QUESTIONS"

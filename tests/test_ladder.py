@@ -12,8 +12,9 @@ from ilp_parallel.costs.model import CostModel
 from ilp_parallel.instances import InstanceBuilder
 from ilp_parallel.jobs import CompleteJob
 from ilp_parallel.ladder import Ladder, ladder, ladder_document, quick_ladder, roofline_s
-from ilp_parallel.planner import FORMULATIONS, SearchOptions
+from ilp_parallel.planner import SearchOptions
 from ilp_parallel.playing import play
+from ilp_parallel.programs import FORMULATIONS
 from ilp_parallel.spaces import get_space
 from tests.pages.results import answer
 from tests.small_jobs import JOB, LONG_JOB, LONG_MODEL, MODEL, NODE, node_with

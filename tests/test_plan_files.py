@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import CompleteJob
 from ilp_parallel.plan_files import (
+    check_parts,
     plan_document,
     read_certificate,
     read_plan,
@@ -22,6 +24,7 @@ from ilp_parallel.plan_files import (
 )
 from ilp_parallel.plan_words import plan_from_words
 from ilp_parallel.planner import SearchOptions, search
+from ilp_parallel.specs.model import Experts
 from tests.small_jobs import JOB, MODEL, NODE
 
 if TYPE_CHECKING:
@@ -89,6 +92,31 @@ def test_contradictory_configurations(tmp_path: Path, field: str, value: int, co
     assert refused.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"expert": 0}, "DEGREES_NOT_POSITIVE"),
+        ({"expert_tensor": -1}, "DEGREES_NOT_POSITIVE"),
+        ({"expert": 3}, "EXPERTS_NOT_DIVISIBLE_BY_EP"),
+        ({"expert": 4, "expert_tensor": 2}, "EXPERT_DEGREES_NOT_DIVIDING_STAGE"),
+        ({"expert": 1, "expert_tensor": 3}, "EXPERT_FFN_NOT_DIVISIBLE_BY_ETP"),
+    ],
+)
+def test_expert_degrees_fit_the_experts_and_the_stage(change: dict[str, int], code: str) -> None:
+    """On four devices of two stages: pp=2 tp=2, so that a stage has two."""
+    plan = plan_from_words(COMPLETE, "pp=2 tp=2")
+    mixed = replace(plan, model=replace(plan.model, experts=Experts(8, 2, 64)))
+    for expert, inside in ((1, 1), (2, 1), (1, 2)):
+        degrees = replace(plan.configuration, expert=expert, expert_tensor=inside)
+        check_parts(replace(mixed, configuration=degrees))
+    with pytest.raises(InputError) as caught:
+        check_parts(replace(mixed, configuration=replace(plan.configuration, **change)))
+    assert caught.value.code == code
+    with pytest.raises(InputError) as caught:
+        plan_from_words(COMPLETE, "pp=2 tp=2 ep=2")
+    assert caught.value.code == "EXPERT_DEGREE_WITHOUT_EXPERTS"
+
+
 def test_a_plan_is_no_certificate(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="NOT_A_CERTIFICATE"):
         read_certificate(written(tmp_path / "plan.json", plan_document(found())))
@@ -137,7 +165,21 @@ PIECES = st.one_of(
     st.text(max_size=4),
 )
 KEYS = st.sampled_from(
-    ["pp", "tp", "cp", "mbs", "vpp", "sp", "schedule", "zero", "recompute", "stages", "x", ""]
+    [
+        "pp",
+        "tp",
+        "cp",
+        "ep",
+        "etp",
+        "mbs",
+        "vpp",
+        "sp",
+        "schedule",
+        "zero",
+        "recompute",
+        "stages",
+        "x",
+    ]
 )
 WORDS = st.lists(st.tuples(KEYS, PIECES).map("=".join), max_size=5).map(" ".join)
 

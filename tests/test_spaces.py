@@ -67,6 +67,7 @@ def valid(configuration: Configuration, space: Space) -> bool:
         and not (space.even_stages and MODEL.layers % p)
         and (t > 1 or not configuration.sequence_parallel)
         and interleaved == (v > 1)
+        and configuration.schedule in space.schedules
         and not (v > 1 and (p == 1 or m % p or MODEL.layers % (p * v)))
     )
 
@@ -75,6 +76,10 @@ def valid(configuration: Configuration, space: Space) -> bool:
 @pytest.mark.parametrize("space", sorted(SPACES))
 def test_complete_and_without_repetition(space: str, schedules: tuple[Schedule, ...]) -> None:
     """Every tuple of numbers that the rules allow, once, in the same order every time."""
+    if not set(schedules) & set(SPACES[space].schedules):
+        with pytest.raises(InputError, match="NO_SCHEDULE"):
+            enumerated(space=space, schedules=schedules)
+        return
     found, _ = enumerated(space=space, schedules=schedules)
     degrees, sizes = (1, 2, 3, 4, 6, 8), (1, 2, 3, 4, 6, 8, 12, 24)
     ranks = itertools.product(degrees, degrees, degrees, degrees)
@@ -248,4 +253,31 @@ def test_context_rules_are_named_only_where_they_matter(pin: str, space: str, co
 def test_versions() -> None:
     """A space whose rules change gets a new number, so certificates say which one they mean."""
     versions = {name: (space.version, space.context) for name, space in SPACES.items()}
-    assert versions == {"uniform": (2, False), "megatron": (3, True), "mixed": (3, True)}
+    assert versions == {
+        "uniform": (2, False),
+        "megatron": (3, True),
+        "torchtitan": (1, True),
+        "deepspeed": (1, False),
+        "mixed": (3, True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("space", "degrees", "zero"),
+    [
+        ("mixed", (2, 2, 1, 2), ZERO_VARIANTS),
+        ("deepspeed", (1, 2, 1, 4), ("0", "1", "2-buffer", "2-scatter", "3-regather")),
+        ("deepspeed", (2, 2, 1, 2), ("0", "1", "2-buffer")),
+        ("torchtitan", (1, 1, 1, 8), ("0", "3-keep", "3-regather")),
+        ("torchtitan", (1, 2, 1, 4), ("3-keep", "3-regather")),
+        ("torchtitan", (1, 1, 2, 4), ("3-keep", "3-regather")),
+        ("torchtitan", (2, 1, 1, 4), ("3-keep", "3-regather")),
+        ("torchtitan", (4, 2, 1, 1), ("0",)),  # nothing to shard
+    ],
+)
+def test_what_is_sharded_depends_on_the_other_degrees(
+    space: str, degrees: tuple[int, int, int, int], zero: tuple[str, ...]
+) -> None:
+    p, t, c, d = degrees
+    configuration = Configuration(p, t, d, 1, 8, 1, False, "1f1b", c)
+    assert SPACES[space].zero_of(configuration) == zero

@@ -40,6 +40,9 @@ Constraints
 
 (6) tails (``tail_covers``): :math:`T \ge \sum_{i: s_i = s} \tau_i \lambda_i`.
 
+(7) only what is better than a known solution (``below_cutoff``; where one is known): the objective
+    is at most its value less one.
+
 With the columns chosen freely, (2) makes (5) and (6) the convex hull of what one device group can
 do, which is why this relaxation is the strongest of the family. Columns that cannot improve a
 solution are left out (:mod:`formulations.pipeline.columns`), which keeps at least one optimum.
@@ -79,6 +82,7 @@ class _Model:
     content: IntArray  # [columns]
     policy: IntArray  # [policies]
     maxima: MaxTerms
+    cutoff: int | None
 
 
 def _one_policy(model: _Model) -> None:
@@ -147,6 +151,12 @@ def _tail_covers(model: _Model) -> None:
     model.builder.add_entries(rows[model.columns.group], model.content, -model.columns.tail)
 
 
+def _below_cutoff(model: _Model) -> None:
+    """(7) The objective stays below the cut-off, if there is one."""
+    if model.cutoff is not None:
+        model.builder.cap_objective("below_cutoff", model.cutoff - 1)
+
+
 FAMILIES: dict[int, Callable[[_Model], None]] = {
     1: _one_policy,
     2: _one_content,
@@ -154,6 +164,7 @@ FAMILIES: dict[int, Callable[[_Model], None]] = {
     4: _boundary,
     5: _bottleneck_covers,
     6: _tail_covers,
+    7: _below_cutoff,
 }
 """Builder of each numbered constraint family; the row family has the function's name."""
 
@@ -185,7 +196,7 @@ class Interval:
         spread = np.column_stack([columns.measures, columns.tail])
         lower, upper = _range(columns.group, spread, instance.stages)
         maxima = add_max_terms(builder, instance, lower, upper)
-        model = _Model(builder, Layout(instance), columns, content, policy, maxima)
+        model = _Model(builder, Layout(instance), columns, content, policy, maxima, cutoff)
         for add in FAMILIES.values():
             add(model)
         return builder.build()

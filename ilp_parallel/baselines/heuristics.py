@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from ilp_parallel.baselines.two_level_dp import two_level_dp
 from ilp_parallel.configuration import Configuration, Strategy
 from ilp_parallel.instances import InstanceBuilder, plan_of
 from ilp_parallel.problems.pipeline import PipelineSolution, evaluate
+from ilp_parallel.rules import divisors
 from ilp_parallel.spaces import Pins, context_degrees, enumerate_configurations, get_space
 
 if TYPE_CHECKING:
@@ -46,7 +48,8 @@ def megatron_rules(costs: CostModel) -> tuple[Plan, int] | None:
     only if nothing of this fits are sequences split, over 2, 4, 8, ... ranks, with everything tried
     again (Llama 3, arXiv 2407.21783, section 3.3.2, splits long sequences only).
     """
-    for context in context_degrees(costs.cluster, costs.job, get_space("megatron")):
+    megatron = get_space("megatron")
+    for context in context_degrees(costs.model, costs.cluster, costs.job, megatron):
         for modules in ((), ("core_attn",), ("full",)):
             for pipeline, tensor in _growing_pipeline(costs):
                 found = [
@@ -101,7 +104,18 @@ def _by_rules(
             sequence_parallel=tensor > 1 and costs.job.sequence_length // context % tensor == 0,
             schedule="interleaved" if chunks > 1 else "1f1b",
             context=context,
+            expert=_expert_degree(costs, tensor * context * data),
         )
+
+
+def _expert_degree(costs: CostModel, group: int) -> int:
+    """As many expert ranks as a node holds, so that exchanges of tokens stay inside.
+
+    Advice of Megatron-Core for mixtures of experts (``megatron/core/transformer/moe/README.md``).
+    """
+    counts = [experts.count for experts in costs.model.all_experts]
+    most = math.gcd(*counts, group) if counts else 1
+    return max(e for e in divisors(most) if e <= costs.cluster.devices_per_node)
 
 
 def _price_uniform(

@@ -97,9 +97,9 @@ class KindLayers:
         """[p, L + 1, L + 1] bounds on X, on tails and on ``w X + gamma tail`` of every range."""
         instance = self._instance
         chain = ChainTables(instance)
-        costs = chain.stage_costs(chain.time, *chain.best_multipliers(chain.time))
+        costs = chain.by_range(chain.stage_costs(chain.time, *chain.best_multipliers(chain.time)))
         self._bounds = np.minimum(costs + self._fixed_time[:, None, None], _NEVER)
-        joint = chain.joint_costs(*chain.best_multipliers(chain.joint))
+        joint = chain.by_range(chain.joint_costs(*chain.best_multipliers(chain.joint)))
         self._peaks = np.minimum(joint, _NEVER)
         least = np.where(instance.allowed, instance.tail_ticks, _NEVER).min(axis=1)
         ends = np.append(0, np.cumsum(least[instance.layer_class]))

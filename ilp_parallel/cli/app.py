@@ -15,7 +15,15 @@ from ilp_parallel.cli.compare import compare
 from ilp_parallel.cli.diagnosis import check, explain, memory, min_gpus
 from ilp_parallel.cli.exchange import exchange_options, exchanged_job, export, import_
 from ilp_parallel.cli.measured import predict, validate
-from ilp_parallel.cli.objectives import objective_options
+from ilp_parallel.cli.objectives import (
+    RATES,
+    objective_options,
+    processes,
+    require_alone,
+    sensitivity_of,
+    sensitivity_options,
+    solve_rate,
+)
 from ilp_parallel.cli.options import (
     EXIT,
     REJECTED,
@@ -30,6 +38,7 @@ from ilp_parallel.cli.options import (
     search_options,
     write_result,
 )
+from ilp_parallel.cli.pareto import pareto
 from ilp_parallel.cli.place import place
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
 from ilp_parallel.cli.shard import shard
@@ -53,7 +62,7 @@ def cli() -> None:
 
 for _command in (predict, simulate, validate, calibrate, memory, min_gpus, explain, check):
     cli.add_command(_command)
-for _command in (report, compare, shard, place):
+for _command in (report, compare, pareto, shard, place):
     cli.add_command(_command)
 
 
@@ -66,6 +75,7 @@ for _command in (report, compare, shard, place):
 @click.option("--cross-check", is_flag=True, help="Solve the winner again with CP-SAT.")
 @click.option("--trace", metavar="FILE", help="Bound and incumbent over time: .csv, .svg or .png.")
 @objective_options
+@sensitivity_options
 def solve(
     model: str,
     output: str,
@@ -73,6 +83,9 @@ def solve(
     cross_check: bool,
     trace: str | None,
     objective: str,
+    price: float | None,
+    sensitivity: bool,
+    workers: int,
     **words: object,
 ) -> None:
     """Prove the optimal plan of MODEL, a preset or a file."""
@@ -82,27 +95,35 @@ def solve(
 
     started = _STARTED
     require_target(output)
-    if cross_check and objective != "step-time":
-        fix = "leave one of them out"
-        raise InputError("NO_CROSS_CHECK", f"--cross-check with --objective {objective}", fix)
+    beside = {"cross_check": cross_check, "trace": trace, "sensitivity": sensitivity}
+    require_alone(objective, beside)
     job = exchanged_job(model, words)
     options = read_search_options(words)
-    with Live(options) as live:
+    if objective in RATES:
+        text, status = solve_rate(job, options, objective, price, chosen_style(style, output))
+        write_result(output, text)
+        sys.exit(EXIT[status])
+    with Live(options) as live, processes(workers) as executor:
         traced = Traced(trace, live.options)
-        answer = run(job, traced.options, started=started, minimised=MINIMISED[objective])
+        kind = MINIMISED[objective]
+        answer = run(job, traced.options, started=started, minimised=kind, executor=executor)
         if cross_check:
             _cross_check(answer)
+        more = sensitivity_of(job, live.options, workers) if sensitivity else None
     traced.write(answer)
     style = chosen_style(style, output)
     if style == "json":
         document = answer_document(answer)
         if answer.result.status == "infeasible":
             document["infeasibility"] = _infeasibility(answer)[0]
+        if more is not None:
+            document["sensitivity"] = more.document
         text = json_text(document)
     else:
         from ilp_parallel.report import answer_text
 
-        text = answer_text(answer, style, _after(answer))
+        extra = [] if more is None else [more.text(style)]
+        text = answer_text(answer, style, "\n".join([*extra, _after(answer)]))
     write_result(output, text)
     if answer.failed_checks:
         _fail(1, f"INTERNAL: verification failed: {answer.failed_checks[0].name}")
@@ -192,7 +213,7 @@ def list_formulations(output: str, style: Format | None) -> None:
 def show_formulation(name: str) -> None:
     """Print the mathematics of a formulation."""
     from formulations import PIPELINE_CHOICE
-    from ilp_parallel.planner import get_formulation
+    from ilp_parallel.programs import get_formulation
 
     formulation = PIPELINE_CHOICE.get(name) or get_formulation(name)
     module = sys.modules[type(formulation).__module__]
@@ -208,7 +229,8 @@ def show_formulation(name: str) -> None:
 def write_lp(name: str, model: str, output: str, **words: object) -> None:
     """Write the program of MODEL's winning configuration as a readable .lp file."""
     from ilp_parallel.lp_text import write_lp as lp_text
-    from ilp_parallel.planner import get_formulation, require_applicable, search
+    from ilp_parallel.planner import search
+    from ilp_parallel.programs import get_formulation, require_applicable
 
     formulation = get_formulation(name)
     job = complete_job(job_request(model, words))
@@ -223,7 +245,11 @@ def write_lp(name: str, model: str, output: str, **words: object) -> None:
 @cli.command()
 @output_options
 def models(output: str, style: Format | None) -> None:
-    """List the model presets."""
+    """List the model presets: blocks by kind, parameters in all and those that a token passes.
+
+    Prediction blocks are not among the parameters, as in the sizes that makers publish.
+    """
+    from ilp_parallel.specs.blocks import block_text
     from ilp_parallel.specs.readers import load_model, model_names
 
     rows = []
@@ -232,8 +258,9 @@ def models(output: str, style: Format | None) -> None:
         rows.append(
             (
                 name,
-                f"{spec.parameters / 1e9:.2f}",
-                str(spec.layers),
+                f"{spec.main_parameters / 1e9:.2f}",
+                f"{spec.main_active_parameters / 1e9:.2f}",
+                block_text(spec),
                 str(spec.hidden),
                 str(spec.heads),
                 spec.default_cluster or "",
@@ -241,7 +268,10 @@ def models(output: str, style: Format | None) -> None:
                 str(spec.default_sequence or ""),
             )
         )
-    header = ("model", "B parameters", "layers", "hidden", "heads", "cluster", "batch", "seq")
+    header = (
+        *("model", "B parameters", "B active", "blocks", "hidden", "heads"),
+        *("cluster", "batch", "seq"),
+    )
     _listing("model presets and their default jobs", header, rows, output, style)
 
 
@@ -290,7 +320,8 @@ def _listing(
 
 def _cross_check(answer: Answer) -> None:
     """Solve the winning configuration again with CP-SAT; a difference is an internal error."""
-    from ilp_parallel.planner import DisagreementError, solve_configuration
+    from ilp_parallel.planner import DisagreementError
+    from ilp_parallel.programs import solve_configuration
 
     if answer.result.instance is None or answer.result.certificate.plan is None:
         return

@@ -53,7 +53,9 @@ def calibrate(
         raise InputError("ONLY_WITHOUT_LEAVE_OUT", f"--only {only}", "add --leave-out source")
     _require_scipy()
     require_target(output)
-    runs, start = read_runs(folder), _prior(prior)
+    start = _prior(prior)
+    # runs with experts test what the rates of the others say of them
+    runs = [run for run in read_runs(folder) if run.arch_kind != "moe"]
     if only is not None and only not in {run.source_id for run in runs}:
         raise InputError("NO_SUCH_SOURCE", f"--only {only}", "use a source of the folder")
     if left is not None:

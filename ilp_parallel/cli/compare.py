@@ -35,6 +35,7 @@ _BY_ENDING: dict[str, Format] = {".csv": "csv", ".tex": "latex", ".md": "md"}
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--set", "set_name", metavar="NAME|FILE", help="A benchmark set, e.g. pipeline.")
 @click.option("--heuristics", metavar="A,B", help="Some only; the default is all.")
+@click.option("--spaces", is_flag=True, help="Optima of narrower spaces in place of heuristics.")
 @click.option("--evaluations", type=int, default=5000, show_default=True, help="Plans sampled.")
 @click.option("--heuristic-limit", type=float, metavar="SECONDS", help="For each heuristic.")
 @click.option("--workers", type=int, help="Processes; the default is one per core for a set.")
@@ -59,7 +60,9 @@ def compare(
 ) -> None:
     """Compare the proven optimum of each MODEL with the plans of named heuristics.
 
-    With --set the jobs are those of a benchmark set, in as many processes as there are cores.
+    With --spaces with the proven optima of narrower spaces: what a runtime cannot express costs
+    the difference. With --set the jobs are those of a benchmark set, in as many processes as there
+    are cores.
     """
     from ilp_parallel.comparison.comparing import compare_models
     from ilp_parallel.plan_files import require_target
@@ -87,10 +90,14 @@ def compare(
 
 
 def _methods(words: dict[str, object]) -> Methods:
-    """The heuristics and what each may spend."""
+    """The heuristics and what each may spend, or the narrower spaces."""
     from ilp_parallel.baselines.named.workbench import Effort
-    from ilp_parallel.comparison.comparing import read_methods
+    from ilp_parallel.comparison.comparing import narrower_spaces, read_methods
 
+    if words["spaces"]:
+        if words["heuristics"] is not None:
+            raise InputError("TWO_QUESTIONS", "--spaces and --heuristics", "give one of them")
+        return narrower_spaces("mixed")
     evaluations = cast("int", words["evaluations"])
     limit = cast("float | None", words["heuristic_limit"])
     seed = cast("int", words["seed"])

@@ -10,6 +10,7 @@ import click
 
 from ilp_parallel.cli.exchange import exchange_options, exchanged_job
 from ilp_parallel.cli.measured import given_plan
+from ilp_parallel.cli.objectives import sensitivity_of, sensitivity_options
 from ilp_parallel.cli.options import (
     REJECTED,
     Format,
@@ -23,6 +24,9 @@ from ilp_parallel.cli.options import (
     write_result,
 )
 from ilp_parallel.errors import InputError
+from ilp_parallel.jobs import CompleteJob
+from ilp_parallel.spaces import SPACES, Pins
+from ilp_parallel.specs.validate import require_in_range
 
 if TYPE_CHECKING:
     from ilp_parallel.diagnosis.check_subjects import ForeignRun
@@ -130,6 +134,7 @@ def _is_plan(argument: str) -> bool:
 @click.option("--device", help="Device by name, e.g. h100-80gb; or give --cluster.")
 @click.option("--per-node", type=int, default=8, show_default=True, help="Devices per node.")
 @click.option("--most-nodes", type=int, default=4096, show_default=True, help="Try no more.")
+@click.option("--tokens-per-second", type=float, help="Reach so much, beside fitting.")
 @job_options
 @exchange_options
 @search_options
@@ -139,17 +144,24 @@ def min_gpus(
     device: str | None,
     per_node: int,
     most_nodes: int,
+    tokens_per_second: float | None,
     output: str,
     style: Format | None,
     **words: object,
 ) -> None:
     """Find the fewest whole nodes that can train MODEL, every smaller number refuted.
 
-    The number of nodes in --cluster does not matter. The step time is that of the best plan at the
-    minimum; unless --time-limit is given, the search for it stops after 4 seconds and says how far
-    from optimal it may be.
+    With --tokens-per-second: that can train it so fast. The number of nodes in --cluster does not
+    matter. The step time is that of the best plan at the minimum; unless --time-limit is given, the
+    search for it stops after 4 seconds and says how far from optimal it may be (with a rate to
+    reach it is not stopped).
     """
-    from ilp_parallel.diagnosis.minimum import minimum_document, minimum_text, smallest_training
+    from ilp_parallel.diagnosis.minimum import (
+        minimum_document,
+        minimum_text,
+        smallest_reaching,
+        smallest_training,
+    )
     from ilp_parallel.plan_files import require_target
 
     require_target(output)
@@ -160,12 +172,17 @@ def min_gpus(
             raise InputError("TWO_CLUSTERS", "--device and --cluster", "give one of them")
         words["cluster"] = f"{device}:1x{per_node}"
     options = read_search_options(words)
-    if options.time_limit_s is None:
+    if tokens_per_second is not None:
+        require_in_range("tokens_per_second", tokens_per_second, (1e-6, 1e15), "tokens/s")
+    elif options.time_limit_s is None:
         options = replace(options, time_limit_s=_STEP_TIME_LIMIT_S)
     job = exchanged_job(model, words)
     job = replace(job, cluster=replace(job.cluster, nodes=1))
     with Live(options) as live:
-        found = smallest_training(job, live.options, most_nodes)
+        if tokens_per_second is None:
+            found = smallest_training(job, live.options, most_nodes)
+        else:
+            found = smallest_reaching(job, live.options, most_nodes, tokens_per_second)
     style = chosen_style(style, output)
     text = minimum_text(found, style) if style != "json" else json_text(minimum_document(found))
     write_result(output, text)
@@ -178,6 +195,7 @@ def min_gpus(
 @click.argument("job_or_plan", metavar="MODEL|PLAN")
 @click.option("--instead", multiple=True, metavar="K=V", help="For a PLAN: the other choice.")
 @click.option("--plan", "words_of_plan", help='For a MODEL: a plan as "pp=8 tp=8 mbs=1 ...".')
+@sensitivity_options
 @job_options
 @exchange_options
 @search_options
@@ -185,6 +203,8 @@ def min_gpus(
 def explain(
     job_or_plan: str,
     instead: tuple[str, ...],
+    sensitivity: bool,
+    workers: int,
     words_of_plan: str | None,
     output: str,
     style: Format | None,
@@ -195,12 +215,27 @@ def explain(
     For the job of a MODEL that no plan fits: a smallest set of requirements that conflict, and the
     smallest relaxations that would do. For a PLAN with --instead tp=4: the best plan with that
     choice and what it costs, term by term; without --instead each decision of the plan in turn.
+    With --sensitivity, of a plan or a job: what more memory, FLOP/s or bandwidth would buy, each
+    solved again for the changed cluster.
     """
     from ilp_parallel.plan_files import require_target
 
     require_target(output)
     options = read_search_options(words)
     style = chosen_style(style, output)
+    if sensitivity:
+        if instead:
+            raise InputError("TWO_QUESTIONS", "--sensitivity and --instead", "give one of them")
+        job, plan = _job_of(job_or_plan, words_of_plan, words)
+        if plan is not None and _defaulted("space") and plan.space in SPACES:
+            options = replace(options, space=plan.space)
+        with Live(options) as live:
+            shown = sensitivity_of(job, live.options, workers)
+        if shown is None:
+            fix = f"see explain {job_or_plan}"
+            raise InputError("NO_PLAN", "no plan fits the job as it is", fix)
+        write_result(output, shown.alone(options.space, plan, style))
+        return
     if (
         instead
         or words_of_plan is not None
@@ -250,7 +285,6 @@ def _explain_plan(
         best_with,
         every_other,
     )
-    from ilp_parallel.spaces import SPACES, Pins
 
     plan = _plan_alone(argument, words_of_plan, words)
     if _defaulted("space") and plan.space in SPACES:
@@ -267,6 +301,16 @@ def _explain_plan(
     write_result(output, text)
     nothing = len(found) == 1 and found[0].status == "infeasible"
     sys.exit(INFEASIBLE if nothing else 0)
+
+
+def _job_of(
+    argument: str, words_of_plan: str | None, words: dict[str, object]
+) -> tuple[CompleteJob, Plan | None]:
+    """The job of a plan, and the plan, or that of a model."""
+    if words_of_plan is None and words.get("form") is None and not _is_plan(argument):
+        return exchanged_job(argument, words), None
+    plan = _plan_alone(argument, words_of_plan, words)
+    return CompleteJob(plan.model, plan.cluster, plan.job, ()), plan
 
 
 def _plan_alone(argument: str, words_of_plan: str | None, words: dict[str, object]) -> Plan:
@@ -350,6 +394,7 @@ def _subject(
 
 def _foreign_run(file: str, form: str, words: dict[str, object]) -> ForeignRun:
     """A file of another program with the options that go with it."""
+    from ilp_parallel.cli.options import task_words
     from ilp_parallel.diagnosis.check_subjects import ForeignRun
     from ilp_parallel.specs.documents import read_text
     from ilp_parallel.specs.overrides import reserve_bytes, with_links
@@ -363,6 +408,7 @@ def _foreign_run(file: str, form: str, words: dict[str, object]) -> ForeignRun:
     names = {"batch": "global_batch", "sequence": "sequence_length"}
     kept = ("batch", "sequence", "precision", "optimizer", "attention", "norm_kernel", "stack")
     given = {names.get(n, n): words[n] for n in kept if words.get(n) is not None}
+    given |= task_words(words)[0]
     for name in ("profile", "layer_times", "nccl_intra", "nccl_inter"):
         if words.get(name) is not None:
             option = f"--{name.replace('_', '-')}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from ilp_parallel.cli.options import Command, job_options, job_request
+from ilp_parallel.cli.options import Command, job_options, job_request, task_words
 from ilp_parallel.errors import InputError
 from ilp_parallel.jobs import complete_job
 
@@ -136,7 +136,9 @@ def _imported_job(
         profile = read_profile(cast("str", words["profile"]))
         stack = cast("str", given.get("stack", found.stack))
         given["rates"] = profile_rates(profile, cluster, stack)
-    job = job_from(found, model, cluster, given)
+    fields, adapters = task_words(words)
+    job = job_from(found, model, cluster, given | fields)
+    job = replace(job, assumed=(*job.assumed, *adapters))
     if words.get("layer_times") is not None:
         job = replace(job, job=with_layer_times(job.job, cast("str", words["layer_times"])))
         check_job(job.model, job.cluster, job.job)

@@ -36,6 +36,7 @@ def profile_option(command: Command) -> Command:
 
 def job_options(command: Command) -> Command:
     """Options that describe the job."""
+    command = _task_options(command)
     for option in reversed(
         (
             click.option("--cluster", help="Device, nodes and devices per node, or a file."),
@@ -55,6 +56,37 @@ def job_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def _task_options(command: Command) -> Command:
+    """Options that say what is trained, and on what."""
+    for option in reversed(
+        (
+            click.option("--task", help="pretrain, finetune or lora."),
+            click.option("--lora-rank", type=int, help="Inner width of adapters."),
+            click.option("--lora-targets", metavar="NAMES", help="E.g. linear_qkv,linear_proj."),
+            click.option(
+                "--doc-lengths",
+                "document_lengths",
+                metavar="TOKENS",
+                help="Documents packed into a sequence, e.g. 2048,4x512.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def task_words(words: dict[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Fields of a job that these options give, and what was assumed; same errors."""
+    from ilp_parallel.specs.tasks import task_fields
+
+    return task_fields(
+        cast("str | None", words.get("task")),
+        cast("int | None", words.get("lora_rank")),
+        cast("str | None", words.get("lora_targets")),
+        cast("str | None", words.get("document_lengths")),
+    )
 
 
 def choice_options(command: Command) -> Command:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import time
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from ilp_parallel.baselines.named.registry import get_heuristics, run_named
+from ilp_parallel.baselines.named.registry import NAMED, get_heuristics, run_named
 from ilp_parallel.baselines.named.workbench import Effort
 from ilp_parallel.costs.model import CostModel
 from ilp_parallel.errors import InputError
 from ilp_parallel.planner import search
-from ilp_parallel.spaces import Pins
+from ilp_parallel.processes import spawned
+from ilp_parallel.spaces import SPACES, Pins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +28,11 @@ Role = Literal["search", "heuristic", "reach"]
 REACH = "exact_1f1b"
 """The proven optimum among plans without interleaving and without context parallelism: what a
 planner that knows neither could reach at best. It is shown beside the heuristics."""
+
+
+SPACE = "space "
+"""Begins the name of a method that is the proven optimum of a narrower space: what its runtime can
+reach at best. The difference is the price of what it cannot express."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,11 @@ def read_methods(names: str | None, effort: Effort) -> Methods:
     return Methods(chosen, effort)
 
 
+def narrower_spaces(space: str) -> Methods:
+    """The proven optima of all other spaces as methods."""
+    return Methods(tuple(f"{SPACE}{name}" for name in SPACES if name != space))
+
+
 def compare_models(
     jobs: Sequence[CompleteJob],
     options: SearchOptions,
@@ -80,10 +89,11 @@ def compare_models(
     -------
     list of Row
         ``job`` counts from 0. ``role`` is ``search`` for the proven optimum, ``reach`` for
-        :data:`REACH`, else ``heuristic``. ``objective`` and ``optimum`` are in ticks of the job;
-        ``excess_ticks`` is their difference, ``excess`` that divided by the optimum, 0 only where
-        they are equal; None where the method found no plan or the optimum is not proven.
-        ``seconds`` is what the method took.
+        :data:`REACH` and the spaces of :data:`SPACE`, else ``heuristic``. ``objective`` and
+        ``optimum`` are in ticks of the job; ``excess_ticks`` is their difference, ``excess`` that
+        divided by the optimum, 0 only where they are equal; None where the method found no plan or
+        the optimum is not proven.
+        ``seconds`` is what the method took, ``note`` why it was not asked.
     """
     chosen = Methods() if methods is None else methods
     report = done or (lambda count: None)
@@ -106,8 +116,7 @@ def _in_processes(
 ) -> list[list[Row]]:
     """The same in several processes; what has not begun when the user cancels is not begun."""
     plain = replace(options, progress=None, cancelled=None)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _ignore_interrupts) as pool:
+    with spawned(workers) as pool:
         futures = [pool.submit(_compare, job, plain, methods) for job in jobs]
         waiting, count = set(futures), 0
         while waiting:
@@ -120,11 +129,6 @@ def _in_processes(
         return [future.result() for future in futures if not future.cancelled()]
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; only the first one acts on it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def _compare(job: CompleteJob, options: SearchOptions, methods: Methods) -> list[Row]:
     result = search(job.model, job.cluster, job.job, options)
     ticks = result.certificate.objective_ticks
@@ -132,8 +136,13 @@ def _compare(job: CompleteJob, options: SearchOptions, methods: Methods) -> list
     name = f"{options.space}, {result.status}"
     rows = [_row(job, "search", name, ticks, optimum, result.search_s, result.plan)]
     for method in methods.names:
-        if method == REACH:
-            rows.append(_reach_row(job, options, optimum))
+        narrower = _narrower(options, method)
+        if narrower is not None:
+            rows.append(_reach_row(job, narrower, method, optimum))
+            continue
+        if not NAMED[method].applies(job.model):
+            note = "knows layers of one kind only"
+            rows.append(_row(job, "heuristic", method, None, optimum, 0.0, None, note))
             continue
         costs = CostModel(job.model, job.cluster, job.job)  # what one remembers helps no other
         found = run_named(method, costs, methods.effort)
@@ -142,19 +151,28 @@ def _compare(job: CompleteJob, options: SearchOptions, methods: Methods) -> list
     return rows
 
 
-def _reach_row(job: CompleteJob, options: SearchOptions, optimum: int | None) -> Row:
-    """The row of ``exact_1f1b``; no plan where its search is stopped before it is optimal."""
+def _narrower(options: SearchOptions, method: str) -> SearchOptions | None:
+    """The search among fewer plans that a method stands for; None for a heuristic."""
+    if method.startswith(SPACE):
+        return replace(options, space=method.removeprefix(SPACE))
+    if method != REACH:
+        return None
     fixed = {**options.pins.fixed, "cp": ("1",)}
-    narrower = replace(options, schedules=("1f1b",), pins=Pins(fixed, dict(options.pins.forbidden)))
+    pins = Pins(fixed, dict(options.pins.forbidden))
+    return replace(options, schedules=("1f1b",), pins=pins)
+
+
+def _reach_row(job: CompleteJob, narrower: SearchOptions, method: str, optimum: int | None) -> Row:
+    """The row of a narrower search; no plan where it is stopped before it is optimal."""
     started = time.perf_counter()
     try:
         result = search(job.model, job.cluster, job.job, narrower)
     except InputError:  # the rules leave nothing
-        return _row(job, "reach", REACH, None, optimum, time.perf_counter() - started, None)
+        return _row(job, "reach", method, None, optimum, time.perf_counter() - started, None)
     ticks, plan = result.certificate.objective_ticks, result.plan
     if result.status != "optimal":
         ticks, plan = None, None
-    return _row(job, "reach", REACH, ticks, optimum, result.search_s, plan)
+    return _row(job, "reach", method, ticks, optimum, result.search_s, plan)
 
 
 def _row(
@@ -165,6 +183,7 @@ def _row(
     optimum: int | None,
     seconds: float,
     plan: Plan | None,
+    note: str | None = None,
 ) -> Row:
     excess_ticks = None if ticks is None or optimum is None else ticks - optimum
     return {
@@ -182,4 +201,5 @@ def _row(
         "step_time_s": None if ticks is None else ticks * job.job.tick_ns * 1e-9,
         "seconds": seconds,
         "configuration": None if plan is None else plan.configuration.name,
+        "note": note,
     }

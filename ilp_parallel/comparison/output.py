@@ -76,11 +76,11 @@ def _listing(rows: Sequence[Row], style: Style) -> str:
                 "no plan" if step is None else f"{step:.6f}",
                 _percent(row_excess(row)),
                 f"{cast('float', row['seconds']):.2f}",
-                str(row["configuration"] or ""),
+                str(row["configuration"] or row["note"] or ""),
             )
         )
     header = ("job", "method", "step time s", "above optimum %", "s", "configuration")
-    return render("proven optimum and heuristics", header, lines, style)
+    return render("the proven optimum, and what others reach", header, lines, style)
 
 
 def _summary_title(rows: Sequence[Row]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ilp_parallel.configuration import RECOMPUTE_SETS
+from ilp_parallel.costs.work import Work
 from ilp_parallel.schedules import in_flight_rows
 
 if TYPE_CHECKING:
@@ -52,10 +53,11 @@ class StagePrediction:
 class Prediction:
     """A plan's step.
 
-    Model FLOPs: ``6 x`` matrix parameters (output matrix included, input embedding not) ``x``
-    tokens, and ``12 x layers x query width x sequence x tokens`` for attention, counted in full
-    although it is causal. Hardware FLOPs add what is recomputed. Utilisations are shares of the
-    matrix peak of the devices the plan uses.
+    Model FLOPs: ``6 x`` matrix parameters that a token passes (output matrix included, input
+    embedding not) ``x`` tokens, and ``12 x layers x query width x sequence x tokens`` for
+    attention, counted in full although it is causal, but only in a window and in a document. Frozen
+    matrices have no weight gradient: ``4 x``; adapters are not counted. Hardware FLOPs add what is
+    recomputed. Utilisations are shares of the matrix peak of the devices the plan uses.
     """
 
     stages: tuple[StagePrediction, ...]
@@ -86,9 +88,26 @@ class Prediction:
 
 def model_flops(model: ModelSpec, job: JobSpec) -> float:
     """FLOPs of one step by the convention of :class:`Prediction`."""
-    matrices = model.layers * model.layer_matrix_parameters + model.vocab * model.hidden
-    attention = 12.0 * model.layers * model.query_width * job.sequence_length
-    return job.tokens_per_step * (6.0 * matrices + attention)
+    length = sum(n * n for n in job.documents) / job.sequence_length
+    mixing = sum(view.layers * _mixing_flops(view, length) for view in model.views)
+    matrices = flops_per_parameter(job) * model.active_matrix_parameters
+    return job.tokens_per_step * (matrices + mixing)
+
+
+def flops_per_parameter(job: JobSpec) -> float:
+    """FLOPs per token and element of a matrix: forward, input gradient, and weight gradient."""
+    return 4.0 if job.task == "lora" else 6.0
+
+
+def _mixing_flops(model: ModelSpec, length: float) -> float:
+    """FLOPs of a token in the mixer of a block, forward and backward."""
+    if model.mixer == "state-space" and model.state_space is not None:
+        space = model.state_space
+        return 12.0 * space.state * space.heads * space.head_dim
+    if model.mixer == "none":
+        return 0.0
+    keys = min(model.window or length, length) + length * model.cross_attention
+    return 6.0 * keys * (model.score_width + model.context_width)
 
 
 def step_time_s(
@@ -139,20 +158,27 @@ def predict(costs: CostModel, plan: Plan) -> Prediction:
     )
 
 
+Choice = tuple[int, int, int]
+"""Kind of a block, its ZeRO variant and its recomputation set."""
+
+
 class _Stages:
     """The plan's layers by device group, with the parts that price them."""
 
     def __init__(self, costs: CostModel, plan: Plan) -> None:
         g = self._configuration = plan.configuration
         self._costs = costs
-        self._layer, self._zero = costs.layer_part(g), costs.zero_part(g)
-        self._traffic = costs.exposed_traffic(g)
+        kinds = range(plan.model.kind_count)
+        self._layers = [costs.layer_part(g, kind) for kind in kinds]
+        self._zeros = [costs.zero_part(g, kind) for kind in kinds]
+        self._traffic = [costs.exposed_traffic(g, kind) for kind in kinds]
         self._ends, self._tail = costs.end_work(g), costs.end_tail(g)
         index = {s: k for k, s in enumerate(costs.strategies(g))}
         chosen = [divmod(index[s], len(RECOMPUTE_SETS)) for s in plan.strategies]
+        layers = [(q, z, r) for q, (z, r) in zip(plan.model.layer_kinds, chosen, strict=True)]
         ends = np.cumsum(plan.sizes).tolist()
         self._virtual = [
-            chosen[end - size : end] for end, size in zip(ends, plan.sizes, strict=True)
+            layers[end - size : end] for end, size in zip(ends, plan.sizes, strict=True)
         ]
         self._rows = in_flight_rows(g.schedule, g.pipeline, g.chunks, g.microbatches)
         self._in_flight = [int(rows[:, -1].max()) for rows in self._rows]
@@ -168,8 +194,8 @@ class _Stages:
         incoming = float(np.append(0.0, fixed.cut_s)[group::p].sum())
         microbatch = self._microbatch_terms(group, layers, incoming + outgoing)
         forward = (
-            len(layers) * self._layer.forward_s
-            + sum(float(self._traffic.forward_s[z, 0]) for z, _ in layers)
+            sum(self._layers[q].forward_s for q, _, _ in layers)
+            + sum(float(self._traffic[q].forward_s[z, 0]) for q, z, _ in layers)
             + float(fixed.fixed_forward_s[group::p].sum())
             + outgoing
         )
@@ -190,9 +216,10 @@ class _Stages:
 
     def recomputed_flops(self) -> float:
         """FLOPs recomputed in one step on all devices."""
-        g, per_set = self._configuration, self._layer.recompute_flops
-        layers = [r for chunk in self._virtual for _, r in chunk]
-        return sum(float(per_set[r]) for r in layers) * g.tensor * g.shards * g.microbatches
+        g = self._configuration
+        layers = [(q, r) for chunk in self._virtual for q, _, r in chunk]
+        flops = sum(float(self._layers[q].recompute_flops[r]) for q, r in layers)
+        return flops * g.tensor * g.shards * g.microbatches
 
     def _first(self, group: int) -> bool:
         return group == 0
@@ -201,72 +228,74 @@ class _Stages:
         return group == self._configuration.pipeline - 1
 
     def _microbatch_terms(
-        self, group: int, layers: list[tuple[int, int]], sends_s: float
+        self, group: int, layers: list[Choice], sends_s: float
     ) -> tuple[Term, ...]:
         """Forward and backward of one microbatch through the group."""
-        layer, traffic, ends = self._layer, self._traffic, self._ends
-        both = layer.forward + layer.backward
-        slack = layer.forward_s + layer.backward_s - both.device_s
-        n = len(layers)
+        ends = self._ends
+        parts = [self._layers[q] for q, _, _ in layers]
+        both = sum((part.forward + part.backward for part in parts), Work())
+        slack = sum(part.forward_s + part.backward_s for part in parts) - both.device_s
         embedding = ends.embedding_forward_s + ends.embedding_backward_s
         head = ends.head_forward_s + ends.head_backward_s
-        zero = sum(float(traffic.forward_s[z, 0] + traffic.backward_s[z, r]) for z, r in layers)
+        traffic = self._traffic
+        zero = sum(
+            float(traffic[q].forward_s[z, 0] + traffic[q].backward_s[z, r]) for q, z, r in layers
+        )
+        expert = {"expert_traffic": both.expert_traffic_s} if both.expert_traffic_s else {}
         return _terms(
             "s/microbatch",
-            matmul=n * both.matmul_s,
-            attention=n * both.attention_s,
-            memory_bound=n * both.memory_bound_s,
-            tensor_traffic=n * both.tensor_traffic_s,
-            context_traffic=n * both.context_traffic_s,
-            host_and_stragglers=n * max(0.0, slack),
-            recomputation=sum(float(self._layer.recompute_s[r]) for _, r in layers),
+            matmul=both.matmul_s,
+            attention=both.attention_s,
+            memory_bound=both.memory_bound_s,
+            tensor_traffic=both.tensor_traffic_s,
+            context_traffic=both.context_traffic_s,
+            **expert,
+            host_and_stragglers=max(0.0, slack),
+            recomputation=sum(float(self._layers[q].recompute_s[r]) for q, _, r in layers),
             zero_traffic=zero,
             embedding=embedding if self._first(group) else 0.0,
             head_and_loss=head if self._last(group) else 0.0,
             pipeline_sends=sends_s,
         )
 
-    def _step_terms(self, group: int, layers: list[tuple[int, int]]) -> tuple[Term, ...]:
+    def _step_terms(self, group: int, layers: list[Choice]) -> tuple[Term, ...]:
         """Once per step, after the last backward."""
         traffic, tail = self._traffic, self._tail
         at_end = self._first(group) or self._last(group)
         return _terms(
             "s/step",
-            gradient_sync=sum(float(traffic.last_backward_s[z, r]) for z, r in layers),
-            weight_gather=sum(float(traffic.next_forward_s[z, 0]) for z, _ in layers),
-            optimizer=sum(float(self._zero.optimizer_s[z]) for z, _ in layers),
+            gradient_sync=sum(float(traffic[q].last_backward_s[z, r]) for q, z, r in layers),
+            weight_gather=sum(float(traffic[q].next_forward_s[z, 0]) for q, z, _ in layers),
+            optimizer=sum(float(self._zeros[q].optimizer_s[z]) for q, z, _ in layers),
             embedding=tail.embedding_s if self._first(group) else 0.0,
             head=tail.head_s if self._last(group) else 0.0,
             tied_embeddings=tail.tied_s if at_end else 0.0,
         )
 
-    def _memory_terms(self, group: int, chunks: list[list[tuple[int, int]]]) -> tuple[Term, ...]:
+    def _memory_terms(self, group: int, chunks: list[list[Choice]]) -> tuple[Term, ...]:
         """Bytes at the group's worst instant."""
-        g, part, ends, tail = self._configuration, self._layer, self._ends, self._tail
-        parameters = float(self._costs.shapes(g.tensor).layer_parameters)
+        parts, zeros, ends, tail = self._layers, self._zeros, self._ends, self._tail
         layers = [choice for chunk in chunks for choice in chunk]
-        states = [
-            self._costs.states.state(parameters, self._zero.variants[z], g.shards)
-            for z, _ in layers
-        ]
-        held = [sum(float(part.activation_bytes[r]) for _, r in chunk) for chunk in chunks]
+        held = [sum(float(parts[q].activation_bytes[r]) for q, _, r in chunk) for chunk in chunks]
         transients = [
-            float(self._zero.transient_bytes[z] + part.transient_bytes[r]) for z, r in layers
+            float(zeros[q].transient_bytes[z] + parts[q].transient_bytes[r]) for q, z, r in layers
         ]
         alive = self._in_flight[group]
         first, last = self._first(group), self._last(group)
+        passing = {"passing_tensors": alive * ends.passing_bytes} if ends.passing_bytes else {}
         return _terms(
             "bytes",
-            weights=sum(state.weights for state in states),
-            gradients=sum(state.gradients for state in states),
-            optimizer=sum(state.optimizer for state in states),
+            weights=sum(float(zeros[q].weights_bytes[z]) for q, z, _ in layers),
+            gradients=sum(float(zeros[q].gradients_bytes[z]) for q, z, _ in layers),
+            optimizer=sum(float(zeros[q].optimizer_bytes[z]) for q, z, _ in layers),
             activations=max(float(row @ held) for row in self._rows[group]),
             transient=max(transients, default=0.0),
             embedding_states=tail.embedding.total if first else 0.0,
             embedding_activations=alive * ends.embedding_bytes if first else 0.0,
             head_states=tail.head.total if last else 0.0,
             logits=alive * ends.head_bytes + ends.head_transient_bytes if last else 0.0,
-            communication_buffers=self._costs.buffer_bytes(g),
+            **passing,
+            communication_buffers=self._costs.buffer_bytes(self._configuration),
             workspaces=float(self._costs.workspace_bytes),
         )
 

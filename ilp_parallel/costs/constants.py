@@ -53,6 +53,15 @@ FLASH_BACKWARD_RATE = 0.85
 FLASH1_FACTOR = 0.55
 """Rate of FlashAttention-1 over FlashAttention-2 (Dao 2023: "around 2x speedup")."""
 
+FLASH_TILE_KEYS = 128
+"""Keys of one tile: a window is computed in whole tiles, one more than it covers (Dao 2023)."""
+
+SCAN_CHUNK = 256
+"""Tokens of one chunk of a state-space scan (``mamba_ssm``, default of its Mamba-2 layer)."""
+
+SCAN_SHARE = 0.5
+"""Rate of a scan's products over that of flash attention (assumed)."""
+
 KERNEL_LAUNCH_S = 3.0e-6
 """Seconds per kernel that no other work hides (assumed)."""
 

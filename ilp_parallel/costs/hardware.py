@@ -12,6 +12,7 @@ from ilp_parallel.errors import InputError
 from ilp_parallel.specs.validate import NEEDED_PRECISION
 
 if TYPE_CHECKING:
+    from ilp_parallel.costs.work import Work
     from ilp_parallel.specs.cluster import ClusterSpec
     from ilp_parallel.specs.job import JobSpec
 
@@ -34,6 +35,30 @@ class Group:
     def all_reduce_s(self, size_bytes: float) -> float:
         """All-reduce of ``size_bytes`` per rank: a reduce-scatter and an all-gather."""
         return 2.0 * self.gather_s(size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """Ranks that send each other equal shares, over the links inside and between nodes at once.
+
+    As NCCL does it: one grouped call of sends and receives, so the two kinds of links run side by
+    side, each device using its own share of the network.
+    """
+
+    ranks: int
+    inside: float  # share of what a rank holds that goes to others in its node
+    outside: float  # share that leaves the node
+    intra_bytes_per_s: float
+    inter_bytes_per_s: float
+    latency_s: float
+
+    def exchange_s(self, size_bytes: float) -> float:
+        """Each rank holds ``size_bytes`` and keeps the share that is its own."""
+        if self.ranks == 1 or size_bytes == 0:
+            return 0.0
+        near = self.inside * size_bytes / self.intra_bytes_per_s
+        far = self.outside * size_bytes / self.inter_bytes_per_s
+        return self.latency_s + max(near, far)
 
 
 def _exposed_s(traffic_s: float, hiding_s: float, overlap: float) -> float:
@@ -83,10 +108,26 @@ class Machine:
         operands = self.matrix_bytes * (rows + columns) * inner + 2.0 * rows * columns
         return max(compute, operands / self.stream_bytes_per_s) + c.KERNEL_LAUNCH_S
 
+    def grouped_matmul_s(self, groups: int, rows: float, columns: float, inner: float) -> float:
+        """So many equal products in one kernel: their tiles share the waves, operands add up."""
+        tiles = groups * max(1.0, rows / c.TILE_ROWS) * max(1.0, columns / c.TILE_COLUMNS)
+        share = tiles / (tiles + self.lost_tiles) * inner / (inner + self.inner_half)
+        # a tile that is not full takes the time of a full one
+        full = max(rows, c.TILE_ROWS) * max(columns, c.TILE_COLUMNS)
+        compute = 2.0 * groups * full * inner / (self.matmul_flops * share)
+        operands = self.matrix_bytes * (rows + columns) * inner + 2.0 * rows * columns
+        return max(compute, groups * operands / self.stream_bytes_per_s) + c.KERNEL_LAUNCH_S
+
     def stream_s(self, traffic_bytes: float, kernels: int) -> float:
         """Memory-bound kernels that move ``traffic_bytes`` in all (fused minimum)."""
         traffic = traffic_bytes * self.rates.stream_factor
         return traffic / self.stream_bytes_per_s + kernels * c.KERNEL_LAUNCH_S
+
+    def pass_s(self, work: Work) -> float:
+        """Seconds of a pass: the device's, or the host's where it is slower, and stragglers."""
+        device_s = work.device_s
+        waiting_s = max(0.0, work.kernels * self.rates.host_s - device_s)
+        return (device_s + waiting_s) * self.straggling
 
     def exposed_s(self, traffic_s: float, hiding_s: float) -> float:
         """Seconds of data-parallel traffic that remain visible beside ``hiding_s`` of compute."""
@@ -119,3 +160,24 @@ class Machine:
         # a ring passes every rank: no tree shortens an all-gather or a reduce-scatter
         hops = nodes * ((members - 1) * self.intra_latency_s + self.inter_latency_s)
         return Group(ranks, bandwidth, base + hops)
+
+    def pair(self, inside: bool) -> Group:
+        """Two devices, in one node or not."""
+        base = self.rates.collective_s
+        if inside:
+            return Group(2, self.intra_bytes_per_s, base + self.intra_latency_s)
+        return Group(2, self.inter_bytes_per_s, base + self.inter_latency_s)
+
+    def all_to_all(self, ranks: int, stride: int, devices: int) -> AllToAll:
+        """Ranks ``stride`` apart that exchange tokens, as expert groups do."""
+        together = self.inside_node(ranks * stride, devices)
+        members = ranks if together else max(1, min(ranks, self.devices_per_node // stride))
+        far = 0.0 if together else self.inter_latency_s
+        return AllToAll(
+            ranks=ranks,
+            inside=(members - 1) / ranks,
+            outside=(ranks - members) / ranks,
+            intra_bytes_per_s=self.intra_bytes_per_s,
+            inter_bytes_per_s=self.inter_bytes_per_s,
+            latency_s=self.rates.collective_s + self.intra_latency_s + far,
+        )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ilp_parallel.costs.layer import Work
+from ilp_parallel.costs.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,31 +15,34 @@ import numpy as np
 
 from ilp_parallel.configuration import RECOMPUTE_SETS, ZERO_VARIANTS, Strategy
 from ilp_parallel.costs import constants as c
+from ilp_parallel.costs.cuts import CutCosting
 from ilp_parallel.costs.ends import EndTail, EndWork, end_tail, end_work
 from ilp_parallel.costs.hardware import Group, Machine
-from ilp_parallel.costs.layer import FloatArray, LayerCosting, LayerPart
+from ilp_parallel.costs.layer import ExpertGroups, FloatArray, LayerCosting, LayerPart
 from ilp_parallel.costs.layer_times import MeasuredLayers
-from ilp_parallel.costs.shapes import RankShapes, rank_shapes
+from ilp_parallel.costs.shapes import EndShapes, Lora, RankShapes, end_shapes, rank_shapes
 from ilp_parallel.costs.states import (
     ExposedTraffic,
     StateCosting,
     ZeroPart,
     exposed_traffic,
+    variants_of,
     zero_part,
 )
+from ilp_parallel.costs.work import NO_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ilp_parallel.configuration import Configuration
     from ilp_parallel.costs.breakdown import Prediction
+    from ilp_parallel.costs.work import Passes
     from ilp_parallel.plan import Plan
     from ilp_parallel.specs.cluster import ClusterSpec
     from ilp_parallel.specs.job import JobSpec
     from ilp_parallel.specs.model import ModelSpec
 
 _ALL = tuple(Strategy(zero, modules) for zero in ZERO_VARIANTS for modules in RECOMPUTE_SETS)
-_REPLICATED = _ALL[: len(RECOMPUTE_SETS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +90,29 @@ class CostModel:
         self.job = job
         self.machine = Machine(cluster, job)
         self.states = StateCosting(job, self.machine)
-        self._shapes: dict[tuple[int, int], RankShapes] = {}
+        self._shapes: dict[tuple[int, ...], RankShapes] = {}
+        self._end_shapes: dict[int, EndShapes] = {}
         self._tables: dict[tuple[object, ...], LayerTable] = {}
         self._layers: dict[tuple[object, ...], LayerPart] = {}
         self._modelled: dict[tuple[object, ...], LayerPart] = {}
+        self._passes: dict[tuple[object, ...], Passes] = {}
+        self._seconds: dict[tuple[int, ...], tuple[tuple[float, float], ...]] = {}
+        self._views = model.views
+        lora = job.task == "lora"
+        self._lora = Lora(job.lora_rank, job.lora_targets) if lora else None
+        self._experts = [view.experts for view in model.views]
         self._measured = MeasuredLayers(job, self._modelled_part)
         self._ends: dict[tuple[object, ...], EndWork] = {}
         self._zeros: dict[tuple[int, ...], ZeroPart] = {}
-        self._tails: dict[tuple[int, int, int], EndTail] = {}
-        self._crossings: dict[tuple[int, int, int], FloatArray] = {}
+        self._tails: dict[tuple[int, ...], EndTail] = {}
+        self._cuts = CutCosting(self.machine)
 
     def strategies(self, configuration: Configuration) -> tuple[Strategy, ...]:
         """Strategies a layer may choose from, recomputation varying fastest.
 
         Every ZeRO variant with every recomputation set; without data parallelism ``0`` alone.
         """
-        return _ALL if configuration.shards > 1 else _REPLICATED
+        return _ALL[: len(variants_of(configuration.shards)) * len(RECOMPUTE_SETS)]
 
     def layer_table(self, configuration: Configuration) -> LayerTable:
         """Price one block under every strategy of ``configuration``.
@@ -169,6 +179,7 @@ class CostModel:
             once[0] += tail.tied_s
             once[-1] += tail.tied_s
         fixed = np.full(p, self.buffer_bytes(configuration) + self.workspace_bytes)
+        fixed += work.passing_bytes * np.asarray(in_flight)
         fixed[0] += tail.embedding.total + in_flight[0] * work.embedding_bytes
         fixed[-1] += (
             tail.head.total + in_flight[p - 1] * work.head_bytes + work.head_transient_bytes
@@ -178,7 +189,7 @@ class CostModel:
             fixed_backward_s=backward,
             fixed_tail_s=once,
             fixed_bytes=fixed,
-            cut_s=self._cut_s(configuration, work),
+            cut_s=self._cuts.delays_s(configuration, work),
             capacity_bytes=self.capacity_bytes(configuration),
         )
 
@@ -198,7 +209,7 @@ class CostModel:
         device = self.cluster.device
         context = c.CONTEXT_BYTES.get(device.generation, c.CONTEXT_BYTES["unknown"])
         g = configuration
-        degrees = (g.pipeline, g.tensor, g.context, g.data)
+        degrees = (g.pipeline, g.tensor, g.context, g.data, g.expert)
         communicators = sum(degree > 1 for degree in degrees) * c.COMMUNICATOR_BYTES
         left = max(0, device.memory_bytes - context - communicators)
         return context, communicators, left - int(left / (1 + c.ALLOCATOR_SLACK))
@@ -242,29 +253,80 @@ class CostModel:
         key = (kind, *_block_key(configuration))
         part = self._modelled.get(key)
         if part is None:
-            part = self._modelled[key] = self._costing(configuration, kind).part()
+            passes = self._own_passes(configuration, kind), self._routed_passes(configuration, kind)
+            part = self._modelled[key] = self._costing(configuration, kind).part(*passes)
         return part
+
+    def blocks_s(self, configuration: Configuration) -> tuple[tuple[float, float], ...]:
+        """Forward and backward seconds of a block of each kind, without the rest of its price.
+
+        They are those of :meth:`layer_part`. Experts are priced apart from what surrounds them,
+        because neither needs the other's degrees: sums of two tables take the place of a large one.
+        """
+        key = _block_key(configuration)
+        seconds = self._seconds.get(key)
+        if seconds is None:
+            kinds = range(self.model.kind_count)
+            seconds = tuple(self._block_s(configuration, kind) for kind in kinds)
+            self._seconds[key] = seconds
+        return seconds
+
+    def _block_s(self, configuration: Configuration, kind: int) -> tuple[float, float]:
+        if self.job.layer_times:
+            part = self.layer_part(configuration, kind)
+            return part.forward_s, part.backward_s
+        own = self._own_passes(configuration, kind)
+        routed = self._routed_passes(configuration, kind)
+        pass_s = self.machine.pass_s
+        return pass_s(own[0] + routed[0]), pass_s(own[1] + routed[1])
+
+    def _own_passes(self, configuration: Configuration, kind: int) -> Passes:
+        key = (kind, *_work_key(configuration))
+        passes = self._passes.get(key)
+        if passes is None:
+            passes = self._passes[key] = self._costing(configuration, kind).own_passes()
+        return passes
+
+    def _routed_passes(self, configuration: Configuration, kind: int) -> Passes:
+        g, experts = configuration, self._experts[kind]
+        if experts is None:
+            return NO_WORK
+        key = (experts, *_work_key(g), g.expert, g.expert_tensor)
+        passes = self._passes.get(key)
+        if passes is None:
+            passes = self._passes[key] = self._costing(g, kind).routed_passes()
+        return passes
 
     def end_work(self, configuration: Configuration) -> EndWork:
         """Embedding and head, per microbatch."""
         key = _block_key(configuration)
         part = self._ends.get(key)
         if part is None:
-            part = self._ends[key] = end_work(self._costing(configuration))
+            part = self._ends[key] = end_work(self._costing(configuration, self.last_kind))
         return part
 
     def zero_part(self, configuration: Configuration, kind: int = 0) -> ZeroPart:
         """A block's states and ZeRO traffic before overlap."""
-        key = (kind, configuration.tensor, configuration.shards, configuration.pipeline)
+        g = configuration
+        key = (kind, g.tensor, g.shards, g.pipeline, g.expert, g.expert_tensor)
         part = self._zeros.get(key)
         if part is None:
-            parameters = float(self.shapes(configuration.tensor, kind).layer_parameters)
-            group = self.data_group(configuration)
-            adapters = c.ZERO3_ADAPTERS.get(self.job.stack)
-            weights_group = self.data_group(configuration, adapters)
-            part = zero_part(self.states, parameters, group, weights_group)
-            self._zeros[key] = part
+            part = self._zeros[key] = self._zero_part(configuration, kind)
         return part
+
+    def _zero_part(self, configuration: Configuration, kind: int) -> ZeroPart:
+        """Routed experts are held by fewer ranks than the other weights of their block."""
+        shapes, variants = self.shapes(configuration, kind), variants_of(configuration.shards)
+        adapters = c.ZERO3_ADAPTERS.get(self.job.stack)
+        groups = self.data_group(configuration), self.data_group(configuration, adapters)
+        own, routed = shapes.own, shapes.routed
+        part = zero_part(self.states, float(own.trained), *groups, variants, float(own.frozen))
+        if not shapes.experts:
+            return part
+        groups = self.expert_group(configuration), self.expert_group(configuration, adapters)
+        return part + zero_part(
+            self.states, float(routed.trained), *groups, variants, float(routed.frozen)
+        )
 
     def end_tail(self, configuration: Configuration) -> EndTail:
         """Embedding's and head's states and once-per-step time."""
@@ -272,87 +334,83 @@ class CostModel:
         part = self._tails.get(key)
         if part is None:
             inside = self.machine.inside_node(configuration.devices, configuration.devices)
-            ends = self._link(inside)
+            ends = self.machine.pair(inside)
             part = end_tail(
                 self.states,
                 self.model,
-                self.shapes(configuration.tensor),
+                self.end_shapes(configuration.tensor),
                 self.data_group(configuration),
                 ends,
                 configuration.pipeline,
+                self._lora is not None,
             )
             self._tails[key] = part
         return part
 
-    def shapes(self, tensor: int, kind: int = 0) -> RankShapes:
-        """What one rank holds of a block of a kind at a tensor degree."""
-        key = (tensor, kind)
+    @property
+    def last_kind(self) -> int:
+        """Kind of the model's last block."""
+        return self.model.layer_kinds[-1]
+
+    def shapes(self, configuration: Configuration, kind: int = 0) -> RankShapes:
+        """What one rank holds of a block of a kind."""
+        g = configuration
+        key = (kind, g.tensor, g.expert, g.expert_tensor)
         if key not in self._shapes:
-            self._shapes[key] = rank_shapes(self.model.of_kind(kind), tensor)
+            self._shapes[key] = rank_shapes(self._views[kind], *key[1:], self._lora)
         return self._shapes[key]
+
+    def end_shapes(self, tensor: int) -> EndShapes:
+        """What one rank holds of the two ends."""
+        if tensor not in self._end_shapes:
+            self._end_shapes[tensor] = end_shapes(self.model, tensor)
+        return self._end_shapes[tensor]
 
     def data_group(self, configuration: Configuration, adapters: int | None = None) -> Group:
         """The ranks of a stage that hold the same weights: ``c d`` of them, ``t`` apart."""
         g = configuration
         return self.machine.group(g.shards, g.tensor, g.devices, adapters)
 
+    def expert_group(self, configuration: Configuration, adapters: int | None = None) -> Group:
+        """The ranks of a stage that hold the same experts, ``e t_e`` apart."""
+        g = configuration
+        stride = g.expert * g.expert_tensor
+        return self.machine.group(g.expert_shards, stride, g.devices, adapters)
+
     def exposed_traffic(self, configuration: Configuration, kind: int = 0) -> ExposedTraffic:
         """ZeRO traffic of one block that no compute hides."""
         layer, zero = self.layer_part(configuration, kind), self.zero_part(configuration, kind)
         return exposed_traffic(zero, layer, self.machine.rates.overlap)
 
-    def _costing(self, configuration: Configuration, kind: int = 0) -> LayerCosting:
-        tensor = configuration.tensor
+    def _costing(self, configuration: Configuration, kind: int) -> LayerCosting:
+        g, machine, devices = configuration, self.machine, self.cluster.devices
+        model = self._views[kind]
+        experts = None
+        if model.experts is not None:
+            exchange = machine.all_to_all(g.expert, g.expert_tensor, devices)
+            experts = ExpertGroups(exchange, machine.group(g.expert_tensor, 1, devices))
         return LayerCosting(
-            model=self.model.of_kind(kind),
+            model=model,
             job=self.job,
-            machine=self.machine,
-            shapes=self.shapes(tensor, kind),
-            group=self.machine.group(tensor, 1, self.cluster.devices),
-            ring=self.machine.group(configuration.context, tensor, self.cluster.devices),
-            microbatch=configuration.microbatch,
-            sequence_parallel=configuration.sequence_parallel and tensor > 1,
+            machine=machine,
+            shapes=self.shapes(configuration, kind),
+            group=machine.group(g.tensor, 1, devices),
+            ring=machine.group(g.context, g.tensor, devices),
+            experts=experts,
+            microbatch=g.microbatch,
+            sequence_parallel=g.sequence_parallel and g.tensor > 1,
         )
 
-    def _link(self, inside: bool) -> Group:
-        """Two devices, in one node or not."""
-        machine = self.machine
-        base = machine.rates.collective_s
-        if inside:
-            return Group(2, machine.intra_bytes_per_s, base + machine.intra_latency_s)
-        return Group(2, machine.inter_bytes_per_s, base + machine.inter_latency_s)
 
-    def _cut_s(self, configuration: Configuration, work: EndWork) -> FloatArray:
-        """One-way exposed delay of every cut between virtual stages.
-
-        Each tensor-parallel rank sends its share (scatter/gather of Narayanan et al. 2021, section
-        4.1; with sequence parallelism nothing else is there to send).
-        """
-        p, v = configuration.pipeline, configuration.chunks
-        block = configuration.tensor * configuration.shards
-        crosses = self._crossings.get((p, block, v))
-        if crosses is None:
-            crosses = self._crossings[p, block, v] = self._crossing(p, block, v)
-        inside, outside = self._link(True), self._link(False)
-        near = inside.latency_s + work.sent_bytes / inside.bandwidth_bytes_per_s
-        far = outside.latency_s + work.sent_bytes / outside.bandwidth_bytes_per_s
-        share = c.INTERLEAVED_SEND_EXPOSED if v > 1 else 1.0
-        return (near + crosses * (far - near) + work.regather_s) * share
-
-    def _crossing(self, pipeline: int, block: int, chunks: int) -> FloatArray:
-        """[V - 1] 1.0 where a cut's link leaves a node; the last group sends to the first."""
-        node = self.machine.devices_per_node
-        starts = np.arange(pipeline, dtype=np.int64) * block
-        leaves = starts // node != (starts + 2 * block - 1) // node
-        leaves[-1] = pipeline * block > node
-        crossing: FloatArray = np.tile(leaves.astype(np.float64), chunks)[:-1]
-        return crossing
+def _work_key(configuration: Configuration) -> tuple[int, ...]:
+    """What a block's work depends on, routed experts apart."""
+    g = configuration
+    return g.tensor, g.context, g.microbatch, g.sequence_parallel
 
 
 def _block_key(configuration: Configuration) -> tuple[int, ...]:
     """What a block's work depends on."""
-    g = configuration
-    return g.tensor, g.context, g.microbatch, g.sequence_parallel, g.expert, g.expert_tensor
+    return (*_work_key(configuration), configuration.expert, configuration.expert_tensor)
 
 
 def _flat(values: FloatArray, shape: tuple[int, ...]) -> FloatArray:

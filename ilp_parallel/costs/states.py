@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +40,14 @@ class StateCosting:
         self._optimizer_bytes = self.recipe.master + MOMENTS[job.optimizer] * self.recipe.moment
         self._machine = machine
         self.overlap = machine.rates.overlap
+
+    def frozen_bytes(self, parameters: float, zero: Zero, ranks: int) -> float:
+        """Bytes of weights that are never trained: sharded only where weights are."""
+        held = parameters * self.recipe.weight
+        if not zero.startswith("3"):
+            return held
+        kept = parameters * self.recipe.gathered if zero == "3-keep" else 0.0
+        return held / ranks + kept
 
     def state(self, parameters: float, zero: Zero, ranks: int) -> StateBytes:
         """Bytes kept for ``parameters`` of a rank, sharded over ``ranks`` as ``zero`` says."""
@@ -95,7 +103,9 @@ class ZeroPart:
     """
 
     variants: tuple[Zero, ...]
-    state_bytes: FloatArray
+    weights_bytes: FloatArray
+    gradients_bytes: FloatArray
+    optimizer_bytes: FloatArray
     transient_bytes: FloatArray
     forward_traffic_s: FloatArray
     backward_traffic_s: FloatArray
@@ -103,19 +113,40 @@ class ZeroPart:
     next_forward_traffic_s: FloatArray
     optimizer_s: FloatArray
 
+    @property
+    def state_bytes(self) -> FloatArray:
+        """``[Z]`` weights, gradients and optimizer states."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    def __add__(self, other: ZeroPart) -> ZeroPart:
+        """Both weights of one block, whose variants are chosen together."""
+        names = [f.name for f in fields(ZeroPart)[1:]]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return ZeroPart(self.variants, **sums)
+
+
+def variants_of(ranks: int) -> tuple[Zero, ...]:
+    """Variants that weights held by so many ranks may have: one rank shards nothing."""
+    return ZERO_VARIANTS if ranks > 1 else ZERO_VARIANTS[:1]
+
 
 def zero_part(
-    costing: StateCosting, parameters: float, group: Group, weights_group: Group
+    costing: StateCosting,
+    parameters: float,
+    group: Group,
+    weights_group: Group,
+    variants: tuple[Zero, ...],
+    frozen: float = 0.0,
 ) -> ZeroPart:
-    """Price every variant for one block's ``parameters``.
+    """Price every variant for so many parameters of one block, and others that are frozen.
 
     ``group`` are the ranks that hold the same weights, ``weights_group`` the same ranks at the pace
-    of collectives over sharded weights.
+    of collectives over sharded weights. Where that is one rank, all variants are the first.
     """
-    variants = ZERO_VARIANTS if group.ranks > 1 else ZERO_VARIANTS[:1]
     recipe, ranks = costing.recipe, group.ranks
+    acting = variants if ranks > 1 else ZERO_VARIANTS[:1] * len(variants)
     scatter = group.gather_s(parameters * recipe.gradient)
-    gather = weights_group.gather_s(parameters * recipe.gathered)
+    gather = weights_group.gather_s((parameters + frozen) * recipe.gathered)
     refresh = group.gather_s(parameters * recipe.refreshed)
     last = {"0": 2 * scatter, "1": scatter, "2-buffer": scatter}
     scatter3 = weights_group.gather_s(parameters * recipe.gradient)
@@ -123,18 +154,29 @@ def zero_part(
     forward = {"3-keep": gather, "3-regather": gather}
     following = {"1": refresh, "2-buffer": refresh, "2-scatter": refresh}
 
+    states = [costing.state(parameters, z, ranks) for z in acting]
+    weights = [
+        state.weights + costing.frozen_bytes(frozen, z, ranks)
+        for state, z in zip(states, acting, strict=True)
+    ]
+    gathering = {"3-regather": 2 * recipe.gathered * frozen}
+
     def array(values: list[float]) -> FloatArray:
         return np.array(values, dtype=np.float64)
 
     return ZeroPart(
         variants=variants,
-        state_bytes=array([costing.state(parameters, z, ranks).total for z in variants]),
-        transient_bytes=array([costing.transient_bytes(parameters, z) for z in variants]),
-        forward_traffic_s=array([forward.get(z, 0.0) for z in variants]),
-        backward_traffic_s=array([backward.get(z, 0.0) for z in variants]),
-        last_backward_traffic_s=array([last.get(z, 0.0) for z in variants]),
-        next_forward_traffic_s=array([following.get(z, 0.0) for z in variants]),
-        optimizer_s=array([costing.optimizer_s(parameters, z, ranks) for z in variants]),
+        weights_bytes=array(weights),
+        gradients_bytes=array([state.gradients for state in states]),
+        optimizer_bytes=array([state.optimizer for state in states]),
+        transient_bytes=array(
+            [costing.transient_bytes(parameters, z) + gathering.get(z, 0.0) for z in acting]
+        ),
+        forward_traffic_s=array([forward.get(z, 0.0) for z in acting]),
+        backward_traffic_s=array([backward.get(z, 0.0) for z in acting]),
+        last_backward_traffic_s=array([last.get(z, 0.0) for z in acting]),
+        next_forward_traffic_s=array([following.get(z, 0.0) for z in acting]),
+        optimizer_s=array([costing.optimizer_s(parameters, z, ranks) for z in acting]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Rules of expert parallelism in Megatron-LM, for files whose experts no plan can state yet.
+"""Rules of expert parallelism in Megatron-LM, for files that state no plan yet.
 
 Megatron-LM commit d98e8a64: ``ps`` is megatron/core/parallel_state.py, ``args``
 megatron/training/arguments.py. Expert parallelism folds over tensor, context and data ranks: the

@@ -245,6 +245,11 @@ def refutation_text(refutation: Refutation) -> str:
             f"states of the blocks alone take {refutation.states_bytes / _GIB:,.1f} GiB, all "
             f"devices together may allocate {refutation.usable_bytes / _GIB:,.1f}"
         )
+    if refutation.bound_ticks is not None:
+        by = "the bound of its search" if refutation.searched else "work alone"
+        return f"too slow by {by}: a step takes at least {refutation.bound_ticks:,} ticks"
+    if refutation.searched:
+        return "proven infeasible by its search"
     if not refutation.configurations:
         return "the rules leave no configuration"
     name, most = max(refutation.configurations, key=lambda entry: entry[1])

@@ -83,13 +83,16 @@ class Refutation:
     Either ``states_bytes``, what the blocks' states take on all devices together, exceeds
     ``usable_bytes`` of all devices. Or each of ``configurations`` was refuted by itself, with the
     most layers that fit it (there are none where the rules leave none); every other one is heavier
-    than one of them.
+    than one of them. Or every plan takes at least ``bound_ticks``, which is too long, by the work
+    of the configurations alone or by the bound of a search.
     """
 
     nodes: int
     configurations: tuple[tuple[str, int], ...] | None
     states_bytes: int | None = None
     usable_bytes: int | None = None
+    bound_ticks: int | None = None
+    searched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,7 @@ def smallest_cluster(
         if time.perf_counter() - started > time_limit_s:
             return NodeSearch(None, tuple(refuted), None, f"stopped after {time_limit_s:g} s")
         tried = question.on_nodes(nodes)
-        needed, usable = _states_and_room(tried)
+        needed, usable = states_and_room(tried)
         if needed > usable:
             refuted.append(Refutation(nodes, None, -int(-needed // 1), usable))
             continue
@@ -183,7 +186,7 @@ def states_exceed_devices(question: Question) -> bool:
     Every parameter of a block keeps its weight, gradient and optimizer state somewhere, at least
     once. In exact integers; the byte per block and device covers the cost model's rounding.
     """
-    needed, usable = _states_and_room(question)
+    needed, usable = states_and_room(question)
     return needed > usable
 
 
@@ -194,14 +197,16 @@ def refusals(question: Question) -> tuple[Refusal, ...]:
     return tuple(item for item in found if isinstance(item, Refusal) and item.concerns(q.pins))
 
 
-def _states_and_room(question: Question) -> tuple[Fraction, int]:
+def states_and_room(question: Question) -> tuple[Fraction, int]:
     """Bytes of all blocks' states, once; bytes that all devices may allocate together."""
     model, cluster = question.model, question.cluster
     costs = CostModel(model, cluster, question.job)
-    per_parameter = Fraction(costs.states.state(1.0, "0", 1).total)
+    whole = costs.states.state(1.0, "0", 1)
+    per_parameter = Fraction(whole.weights if question.job.task == "lora" else whole.total)
     alone = Configuration(1, 1, 1, 1, 1, 1, False, "1f1b")  # fewest communicators
     usable = costs.capacity_bytes(alone) + model.layers
-    return model.layers * model.layer_parameters * per_parameter, cluster.devices * usable
+    blocks = sum(view.layers * view.layer_parameters for view in model.views)
+    return blocks * per_parameter, cluster.devices * usable
 
 
 def _fitting(question: Question) -> tuple[Plan | None, tuple[tuple[str, int], ...]]:

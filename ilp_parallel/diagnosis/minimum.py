@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from ilp_parallel.diagnosis.alternatives import plan_ticks
 from ilp_parallel.diagnosis.explaining import question_of, refutation_text
-from ilp_parallel.diagnosis.feasibility import smallest_cluster
+from ilp_parallel.diagnosis.feasibility import NodeSearch, Refutation, smallest_cluster
+from ilp_parallel.frontiers.nodes import Nodes
 from ilp_parallel.planner import search
 from ilp_parallel.report import plan_text, render
 
 if TYPE_CHECKING:
-    from ilp_parallel.diagnosis.feasibility import NodeSearch
+    from ilp_parallel.frontiers.nodes import NodeAnswer
     from ilp_parallel.jobs import CompleteJob
     from ilp_parallel.plan import Plan
     from ilp_parallel.planner import SearchOptions, SearchResult
@@ -29,6 +32,7 @@ class Minimum:
     space: str
     nodes: NodeSearch
     result: SearchResult | None
+    target_tokens_per_second: float | None = None
 
     @property
     def plan(self) -> Plan | None:
@@ -64,6 +68,62 @@ def smallest_training(job: CompleteJob, options: SearchOptions, most_nodes: int)
     return Minimum(smallest, options.space, nodes, result)
 
 
+def smallest_reaching(
+    job: CompleteJob,
+    options: SearchOptions,
+    most_nodes: int,
+    tokens_per_second: float,
+    time_limit_s: float = 600.0,
+) -> Minimum:
+    """The fewest whole nodes with a plan that reaches a rate; every smaller number is refuted.
+
+    Step times are not monotone in the number of nodes either, so each number is refuted by itself:
+    by memory, rules, work, or the bound of a search, whose certificate was verified.
+    """
+    started, nodes = time.perf_counter(), Nodes(job, options)
+    longest = _ticks_for(job, tokens_per_second)
+    refuted: list[Refutation] = []
+
+    def answer(found: NodeAnswer | None, stopped: str | None) -> Minimum:
+        result = None if found is None else found.result
+        smallest = None if found is None else found.nodes
+        plan = None if result is None else result.plan
+        tried = NodeSearch(smallest, tuple(refuted), plan, stopped)
+        own = job if found is None else nodes.job_on(found.nodes)
+        return Minimum(own, options.space, tried, result, tokens_per_second)
+
+    for number in range(1, most_nodes + 1):
+        if time.perf_counter() - started > time_limit_s:
+            return answer(None, f"stopped after {time_limit_s:g} s")
+        found = nodes.floor(number)
+        if found.bound_ticks is not None and found.bound_ticks <= longest:
+            found = nodes.search(number, refuted=lambda bound: bound > longest)
+            if found.ticks is not None and found.ticks <= longest and found.verified:
+                return answer(found, None)
+            if found.bound_ticks is not None and found.bound_ticks <= longest:
+                return answer(None, f"{number} nodes could not be settled within the time limit")
+            if not found.verified:
+                return answer(None, f"the proof for {number} nodes failed its verification")
+        refuted.append(_refutation(found, nodes))
+    return answer(None, f"stopped at {most_nodes} nodes")
+
+
+def _ticks_for(job: CompleteJob, tokens_per_second: float) -> int:
+    """The longest step, in ticks, that reaches a rate."""
+    rate = Fraction(tokens_per_second)
+    return int(job.job.tokens_per_step * 10**9 / (rate * job.job.tick_ns))
+
+
+def _refutation(found: NodeAnswer, nodes: Nodes) -> Refutation:
+    if found.reason == "memory":
+        needed, usable = nodes.states_and_room(found.nodes)
+        return Refutation(found.nodes, None, states_bytes=needed, usable_bytes=usable)
+    searched = found.reason == "search"
+    if found.bound_ticks is None and not searched:
+        return Refutation(found.nodes, ())
+    return Refutation(found.nodes, None, bound_ticks=found.bound_ticks, searched=searched)
+
+
 def minimum_document(found: Minimum) -> dict[str, object]:
     """The JSON of ``min-gpus``."""
     nodes, per_node = found.nodes.smallest, found.job.cluster.devices_per_node
@@ -77,6 +137,7 @@ def minimum_document(found: Minimum) -> dict[str, object]:
         "devices_per_node": per_node,
         "space": found.space,
         "assumed": list(found.job.assumed),
+        "target_tokens_per_second": found.target_tokens_per_second,
         "nodes": nodes,
         "devices": None if nodes is None else nodes * per_node,
         "stopped": found.nodes.stopped,
@@ -86,6 +147,9 @@ def minimum_document(found: Minimum) -> dict[str, object]:
                 "reason": refutation_text(refutation),
                 "states_bytes": refutation.states_bytes,
                 "usable_bytes": refutation.usable_bytes,
+                "bound_s": None
+                if refutation.bound_ticks is None
+                else refutation.bound_ticks * found.job.job.tick_ns * 1e-9,
                 "configurations": None
                 if refutation.configurations is None
                 else [
@@ -113,6 +177,8 @@ def minimum_text(found: Minimum, style: Style) -> str:
         f"{job.job.precision}, on nodes of {per_node} x {job.cluster.device.name}, "
         f"space {found.space}"
     )
+    if found.target_tokens_per_second is not None:
+        what = f"at least {found.target_tokens_per_second:,g} tokens/s: {what}"
     lines = []
     if nodes is None:
         lines.append(f"no number of nodes was found: {found.nodes.stopped}: {what}")

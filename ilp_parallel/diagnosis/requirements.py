@@ -279,7 +279,7 @@ def shortest_sequences(question: Question) -> dict[int, int]:
 
 def _context_allowed(question: Question, context: int) -> bool:
     allowed = question.pins.allow("cp", str(context))
-    return allowed and context_rule(question.job, question.space, context) is None
+    return allowed and context_rule(question.model, question.job, question.space, context) is None
 
 
 def _powers_of_two_up_to(number: int) -> list[int]:

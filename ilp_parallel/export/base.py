@@ -65,6 +65,7 @@ class Exporter:
     precision: Callable[[Plan], str | None]
     write: Callable[[Plan], Written]
     advice: str
+    experts: bool = False  # whether it has expert degrees
 
 
 @dataclass(frozen=True, slots=True)

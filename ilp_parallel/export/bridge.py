@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ilp_parallel.errors import InputError
 from ilp_parallel.export import megatron
 from ilp_parallel.export.base import Exporter, ExportFile, Note, Written, common_notes
+from ilp_parallel.export.megatron_blocks import predicted_layers
 from ilp_parallel.export.megatron_flags import MegatronFlags
 from ilp_parallel.export.megatron_rules import validate_megatron
 from ilp_parallel.export.python_file import Expression, Value, assignments, comments
@@ -30,6 +31,8 @@ _INTEGERS = {
     "--tensor-model-parallel-size": "model.tensor_model_parallel_size",
     "--pipeline-model-parallel-size": "model.pipeline_model_parallel_size",
     "--context-parallel-size": "model.context_parallel_size",
+    "--expert-model-parallel-size": "model.expert_model_parallel_size",
+    "--expert-tensor-parallel-size": "model.expert_tensor_parallel_size",
     "--decoder-first-pipeline-num-layers": "model.num_layers_in_first_pipeline_stage",
     "--decoder-last-pipeline-num-layers": "model.num_layers_in_last_pipeline_stage",
     "--num-virtual-stages-per-pipeline-rank": "model.virtual_pipeline_model_parallel_size",
@@ -100,10 +103,10 @@ def settings(plan: Plan) -> dict[str, Value]:
     return found
 
 
-def read_settings(text: str, layers: int) -> MegatronFlags:
+def read_settings(text: str, layers: int, experts: int = 0) -> MegatronFlags:
     """Megatron-LM's options that mean the same as the settings in a Python file.
 
-    ``layers`` is the number of layers of the recipe's model.
+    ``layers`` and ``experts`` are the numbers of the recipe's model, prediction layers left out.
 
     Raises
     ------
@@ -112,6 +115,7 @@ def read_settings(text: str, layers: int) -> MegatronFlags:
     """
     found = read_python(text, "cfg")
     words = ["--num-layers", str(layers)]
+    words += ["--num-experts", str(experts)] if experts else []
     for names, kind in ((_INTEGERS, int), (_TEXTS, str)):
         for flag, name in names.items():
             value = found.get(name)
@@ -141,6 +145,8 @@ def _notes(plan: Plan, export: MegatronExport) -> Iterator[Note]:
         "Call apply_plan on the container of a recipe for this model "
         f"({plan.model.name}: {plan.model.layers} layers, hidden {plan.model.hidden}).",
     )
+    if plan.model.has_experts:
+        yield Note("ROUTER_LOAD", "The load of the experts was taken to be even.")
     exports = " ".join(f"{name}={value}" for name, value in export.environment)
     yield Note("ENVIRONMENT", f"Set in the environment: {exports}.")
     launch = f"torchrun --nnodes {export.nodes} --nproc-per-node {export.devices_per_node}"
@@ -152,13 +158,14 @@ def _write(plan: Plan) -> Written:
     export = megatron.megatron_export(plan)
     notes = tuple(_notes(plan, export))
     found = settings(plan)
+    layers = plan.model.layers - predicted_layers(plan.model)
     imports = "import torch\n\n\n" if plan.configuration.pipeline > 1 else "\n"
     text = (
         f'"""{plan.model.name} on {plan.configuration.devices} devices: Megatron-Bridge."""\n\n'
         f"{comments(notes)}\n{imports}def apply_plan(cfg):\n"
         '    """Set what the plan decides on a ConfigContainer."""\n'
-        f"    if cfg.model.num_layers != {plan.model.layers}:\n"
-        f'        raise ValueError("the plan is for a model of {plan.model.layers} layers")\n'
+        f"    if cfg.model.num_layers != {layers}:\n"
+        f'        raise ValueError("the plan is for a model of {layers} layers")\n'
         f"{assignments('cfg', found)}    return cfg\n"
     )
     return Written((ExportFile("apply_plan.py", text),), notes, validate_megatron(export))
@@ -172,4 +179,5 @@ EXPORTER = Exporter(
     megatron.precision,
     _write,
     megatron.ADVICE,
+    experts=True,
 )

@@ -25,6 +25,13 @@ from ilp_parallel.export.base import (
     common_notes,
     recomputed,
 )
+from ilp_parallel.export.megatron_blocks import (
+    block_gaps,
+    block_words,
+    degree_words,
+    module_words,
+    predicted_layers,
+)
 from ilp_parallel.export.megatron_flags import MegatronExport, MegatronFlags
 from ilp_parallel.export.megatron_layout import write_layout
 from ilp_parallel.export.megatron_rules import validate_megatron
@@ -131,6 +138,8 @@ def _not_expressible(plan: Plan) -> Iterator[str]:
 def lacks(plan: Plan) -> Iterator[str]:
     """What has no option, recomputation and precision left aside."""
     yield from _model_not_expressible(plan.model)
+    if plan.job.task == "lora":
+        yield "LoRA"
     zeros = sorted({strategy.zero for strategy in plan.strategies})
     if len(zeros) > 1:
         yield f"ZeRO differs between layers ({', '.join(zeros)})"
@@ -147,6 +156,7 @@ def lacks(plan: Plan) -> Iterator[str]:
 
 
 def _model_not_expressible(model: ModelSpec) -> Iterator[str]:
+    yield from block_gaps(model)
     if model.embedding_norm:
         yield "norm after the embedding"
     if model.projection_bias != model.mlp_bias:
@@ -166,23 +176,26 @@ def _parallel_words(plan: Plan) -> Iterator[str]:
         yield from ("--context-parallel-size", str(g.context))
     if g.sequence_parallel:
         yield "--sequence-parallel"
+    yield from degree_words(plan.model, g)
     yield from ("--micro-batch-size", str(g.microbatch))
     yield from ("--global-batch-size", str(plan.job.global_batch))
 
 
 def _split_words(plan: Plan) -> tuple[str, ...]:
     """Even split, else own numbers for the first and last stage, else a layout."""
-    sizes, p, v = plan.sizes, plan.configuration.pipeline, plan.configuration.chunks
+    p, v = plan.configuration.pipeline, plan.configuration.chunks
+    predicting = predicted_layers(plan.model)
+    sizes = (*plan.sizes[:-1], plan.sizes[-1] - predicting)
     row = sizes[:p]
     if len(set(sizes)) == 1:
         per_chunk = ("--num-layers-per-virtual-pipeline-stage", str(row[0]))
         return per_chunk if v > 1 else ()
-    if row * v == sizes and len(set(row[1:-1])) <= 1:
+    if row * v == sizes and len(set(row[1:-1])) <= 1 and row[-1] > 0:
         first = ("--decoder-first-pipeline-num-layers", str(row[0] * v))
         last = ("--decoder-last-pipeline-num-layers", str(row[-1] * v))
         chunks = ("--num-virtual-stages-per-pipeline-rank", str(v)) if v > 1 else ()
         return (*first, *last, *chunks)
-    return ("--pipeline-model-parallel-layout", write_layout(sizes))
+    return ("--pipeline-model-parallel-layout", write_layout(plan.sizes, predicting))
 
 
 def _recompute_words(plan: Plan) -> tuple[str, ...] | None:
@@ -194,7 +207,8 @@ def _recompute_words(plan: Plan) -> tuple[str, ...] | None:
     if kinds == {("full",)}:
         return _full("uniform", 1)
     if len(kinds) == 1:
-        return ("--recompute-granularity", "selective", "--recompute-modules", *chosen[0])
+        modules = module_words(plan.model, chosen[0])
+        return ("--recompute-granularity", "selective", "--recompute-modules", *modules)
     layers = iter(chosen)
     stages = [[next(layers) for _ in range(size)] for size in plan.sizes]
     count = max(stage.count(("full",)) for stage in stages)
@@ -214,13 +228,18 @@ def _mixes(plan: Plan) -> list[str]:
 
 def _model_words(model: ModelSpec) -> Iterator[str]:
     """Shapes, norm, activation, biases and embeddings."""
-    yield from ("--num-layers", str(model.layers))
+    yield from ("--num-layers", str(model.layers - predicted_layers(model)))
     yield from ("--hidden-size", str(model.hidden))
-    yield from ("--ffn-hidden-size", str(model.ffn_hidden))
+    width = model.ffn_hidden or model.all_experts[0].ffn_hidden
+    yield from ("--ffn-hidden-size", str(width))
     yield from ("--num-attention-heads", str(model.heads))
-    yield from ("--kv-channels", str(model.head_dim))
+    if model.latent is None:
+        yield from ("--kv-channels", str(model.head_dim))
     if model.kv_heads != model.heads:
         yield from ("--group-query-attention", "--num-query-groups", str(model.kv_heads))
+    if model.qk_norm and model.latent is None:
+        yield "--qk-layernorm"
+    yield from block_words(model)
     if model.gated_mlp:
         yield "--swiglu"
     yield from ("--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm")
@@ -274,6 +293,12 @@ def _notes(plan: Plan) -> Iterator[Note]:
             "ROTARY_BASE",
             "Add --rotary-base and rope scaling if the model does not use Megatron-LM's default.",
         )
+    if plan.model.has_experts:
+        yield Note(
+            "ROUTER_OPTIONS",
+            "Add what the model's router does: score function, scaling, load balancing. The load "
+            "was taken to be even.",
+        )
     if plan.job.attention not in _ATTENTION.values():
         yield Note(
             "ATTENTION_KERNEL_DIFFERS",
@@ -326,4 +351,6 @@ def _write(plan: Plan) -> Written:
 
 ADVICE = "solve with --space megatron"
 
-EXPORTER = Exporter("megatron", "Megatron-LM", lacks, recomputations, precision, _write, ADVICE)
+EXPORTER = Exporter(
+    "megatron", "Megatron-LM", lacks, recomputations, precision, _write, ADVICE, experts=True
+)

@@ -1,7 +1,8 @@
 """Megatron-LM's compact notation of pipeline stages (``--pipeline-model-parallel-layout``).
 
-``E`` is the embedding, ``t`` a decoder layer, ``L`` the loss; ``|`` separates virtual stages in
-model order; commas mean nothing; ``x*n`` repeats a symbol and ``(...)*n`` a group, groups first.
+``E`` is the embedding, ``t`` a decoder layer, ``m`` one that predicts further tokens (after all
+others), ``L`` the loss; ``|`` separates virtual stages in model order; commas mean nothing; ``x*n``
+repeats a symbol and ``(...)*n`` a group, groups first.
 Source: Megatron-LM commit d98e8a64, docs/user-guide/features/pipeline_parallel_layout.md and
 megatron/core/transformer/pipeline_parallel_layer_layout.py, lines 283-321.
 """
@@ -15,20 +16,22 @@ from ilp_parallel.errors import InputError
 from ilp_parallel.specs.documents import shown
 
 _GROUP = re.compile(r"\(([^()]*)\)\*([0-9]{1,6})")
-_SYMBOL = re.compile(r"([EtL|])\*([0-9]{1,6})")
+_SYMBOL = re.compile(r"([EtmL|])\*([0-9]{1,6})")
 _LARGEST = 1_000_000  # symbols; far above any model, far below what hurts
 
 
-def write_layout(sizes: tuple[int, ...]) -> str:
+def write_layout(sizes: tuple[int, ...], predicting: int = 0) -> str:
     """Layout of virtual stages with the given numbers of layers, equal neighbours folded.
 
-    Needs at least two virtual stages, each with at least one layer.
+    Needs at least two virtual stages, each with at least one layer; the last ``predicting`` layers
+    predict further tokens and are on the last stage.
     """
     middle = ""
     for size, run in groupby(sizes[1:-1]):
         count = sum(1 for _ in run)
         middle += f"({_layers(size)}|)*{count}," if count > 1 else f"{_layers(size)}|"
-    return f"E{_layers(sizes[0])}|{middle}{_layers(sizes[-1])}L"
+    last = [(symbol, n) for symbol, n in (("t", sizes[-1] - predicting), ("m", predicting)) if n]
+    return f"E{_layers(sizes[0])}|{middle}{''.join(_layers(n, symbol) for symbol, n in last)}L"
 
 
 def read_layout(text: str) -> tuple[int, ...]:
@@ -41,17 +44,17 @@ def read_layout(text: str) -> tuple[int, ...]:
         first or the loss not last.
     """
     expanded = _expand(_SYMBOL, _expand(_GROUP, text.replace(",", "")))
-    if not re.fullmatch(r"Et+(\|t+)*L", expanded):
+    if not re.fullmatch(r"Et+(\|t+)*(\|?m+)?L", expanded):
         raise InputError(
             "MALFORMED_LAYOUT",
             f"{shown(text)} is no list of non-empty stages from E to L",
-            "write E, layers t, stage ends |, then L",
+            "write E, layers t, stage ends |, prediction layers m if there are any, then L",
         )
-    return tuple(stage.count("t") for stage in expanded.split("|"))
+    return tuple(stage.count("t") + stage.count("m") for stage in expanded.split("|"))
 
 
-def _layers(size: int) -> str:
-    return "t" if size == 1 else f"t*{size}"
+def _layers(size: int, symbol: str = "t") -> str:
+    return symbol if size == 1 else f"{symbol}*{size}"
 
 
 def _expand(pattern: re.Pattern[str], text: str) -> str:

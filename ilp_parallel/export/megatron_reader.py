@@ -22,7 +22,6 @@ _SWITCHES_NOT_READ = (
     "--cpu-offloading",
     "--distribute-saved-activations",
     "--fine-grained-activation-offloading",
-    "--num-experts",
     "--use-torch-fsdp2",
 )
 """Options that change a plan in ways no Configuration or Strategy can say."""
@@ -36,10 +35,7 @@ COUNTED_ENDS = (
 _MOST_LAYERS = 10**4
 """Most layers or stages read (chosen): ten times any model, and lists of them stay small."""
 
-_SIZES_NOT_READ = (
-    "--expert-model-parallel-size",
-    "--num-distributed-optimizer-instances",
-)
+_SIZES_NOT_READ = ("--num-distributed-optimizer-instances",)
 """Degrees that must be 1, for the same reason."""
 
 
@@ -81,7 +77,11 @@ def parse_megatron(
         sequence_parallel=run.sequence_parallel,
         schedule="interleaved" if run.chunks > 1 else "1f1b",
         context=run.context,
+        expert=run.expert,
+        expert_tensor=run.expert_tensor,
     )
+    group = run.tensor * run.context * data
+    _quotient(group, run.expert * run.expert_tensor, "devices of a stage by expert degrees")
     return configuration, sizes, tuple(Strategy(run.zero, modules) for modules in run.recompute)
 
 
@@ -96,6 +96,8 @@ class MegatronRun:
     sequence_parallel: bool
     zero: Zero
     recompute: tuple[tuple[str, ...], ...]  # modules per layer
+    expert: int
+    expert_tensor: int
 
 
 def read_run(flags: MegatronFlags) -> MegatronRun:
@@ -121,11 +123,34 @@ def read_run(flags: MegatronFlags) -> MegatronRun:
         sequence_parallel=flags.has("--sequence-parallel") and tensor > 1,
         zero=_zero(flags),
         recompute=tuple(_recompute(flags, sizes)),
+        expert=_expert(flags),
+        # the tensor degree where it is not said (args:588)
+        expert_tensor=flags.integer("--expert-tensor-parallel-size", tensor)
+        if flags.has("--num-experts")
+        else 1,
     )
+
+
+def _expert(flags: MegatronFlags) -> int:
+    """Expert degree; it needs experts (args:1656-1659)."""
+    expert = flags.integer("--expert-model-parallel-size", 1)
+    if not flags.has("--num-experts"):
+        if expert > 1:
+            raise InputError(
+                "MEGATRON_SIZES_DISAGREE",
+                f"--expert-model-parallel-size {expert} without --num-experts",
+                "add --num-experts",
+            )
+        return 1
+    _quotient(flags.integer("--num-experts"), expert, "experts by expert degree")
+    return expert
 
 
 def stage_sizes(flags: MegatronFlags) -> tuple[int, ...]:
     """Layers per virtual stage, in model order; the ends may hold embedding or loss alone.
+
+    Prediction layers (``--mtp-num-layers``) count; where no layout places them, they are on the
+    last stage.
 
     Raises
     ------
@@ -153,8 +178,18 @@ def stage_sizes(flags: MegatronFlags) -> tuple[int, ...]:
     row = tuple(_quotient(count, chunks, "layers of a rank by virtual stages") for count in ranks)
     sizes = list(row * chunks)
     sizes[0] -= ends[0]
-    sizes[-1] -= ends[1]
+    sizes[-1] += prediction_layers(flags) - ends[1]
     return tuple(sizes)
+
+
+def prediction_layers(flags: MegatronFlags) -> int:
+    """Layers that predict further tokens, which ``--num-layers`` does not count."""
+    count = flags.integer("--mtp-num-layers") if flags.has("--mtp-num-layers") else 0
+    if count > _MOST_LAYERS:
+        raise InputError(
+            "MEGATRON_SIZES_DISAGREE", f"{count} prediction layers", f"use at most {_MOST_LAYERS}"
+        )
+    return count
 
 
 def _layers_per_rank(flags: MegatronFlags, layers: int, pipeline: int) -> list[int]:
@@ -195,7 +230,7 @@ def _recompute(flags: MegatronFlags, sizes: tuple[int, ...]) -> list[tuple[str, 
     if granularity == "none":
         return [()] * sum(sizes)
     if granularity == "selective":
-        modules = tuple(sorted(set(flags.values("--recompute-modules") or ("core_attn",))))
+        modules = _modules(flags)
         if modules not in RECOMPUTE_SETS or modules == ("full",):
             raise _not_read(f"--recompute-modules {shown(' '.join(modules))}")
         return [modules] * sum(sizes)
@@ -208,6 +243,17 @@ def _recompute(flags: MegatronFlags, sizes: tuple[int, ...]) -> list[tuple[str, 
         f"--recompute-granularity {shown(granularity)} with --recompute-method {shown(method)} and "
         f"{count} layers"
     )
+
+
+def _modules(flags: MegatronFlags) -> tuple[str, ...]:
+    """Recomputed modules, ``moe`` being ``mlp`` where a block has experts."""
+    modules = set(flags.values("--recompute-modules") or ("core_attn",))
+    if flags.has("--num-experts") and modules & {"mlp", "moe"}:
+        halves = {"moe"} if flags.text("--moe-layer-freq", "1") == "1" else {"mlp", "moe"}
+        if modules & {"mlp", "moe"} != halves:
+            raise _not_read(f"--recompute-modules {shown(' '.join(sorted(modules)))}")
+        modules = modules - {"moe"} | {"mlp"}
+    return tuple(sorted(modules))
 
 
 def _refuse_what_is_not_read(flags: MegatronFlags) -> None:

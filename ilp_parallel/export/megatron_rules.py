@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ilp_parallel.configuration import RECOMPUTE_SETS
 from ilp_parallel.errors import InputError
 from ilp_parallel.export.base import Violation
-from ilp_parallel.export.megatron_reader import COUNTED_ENDS, stage_sizes
+from ilp_parallel.export.megatron_reader import COUNTED_ENDS, prediction_layers, stage_sizes
 
 if TYPE_CHECKING:
     from ilp_parallel.export.megatron_flags import MegatronExport
@@ -26,7 +26,7 @@ _FIRST = "--decoder-first-pipeline-num-layers"
 _LAST = "--decoder-last-pipeline-num-layers"
 _CHUNK_SIZE = "--num-layers-per-virtual-pipeline-stage"
 _CHUNKS = "--num-virtual-stages-per-pipeline-rank"
-_RECOMPUTABLE = {module for modules in RECOMPUTE_SETS for module in modules} - {"full"}
+_RECOMPUTABLE = {module for modules in RECOMPUTE_SETS for module in modules} - {"full"} | {"moe"}
 
 
 def validate_megatron(export: MegatronExport) -> tuple[Violation, ...]:
@@ -136,8 +136,9 @@ def split(export: MegatronExport) -> Iterator[Violation]:
     except InputError as error:
         yield Violation(error.code, error.message)
         return
-    if placed != flags.integer("--num-layers"):
-        yield Violation("LAYERS_NOT_PLACED", f"layers={flags.integer('--num-layers')}, t={placed}")
+    expected = flags.integer("--num-layers") + prediction_layers(flags)
+    if placed != expected:
+        yield Violation("LAYERS_NOT_PLACED", f"layers={expected}, t={placed}")
 
 
 def interleaving(export: MegatronExport) -> Iterator[Violation]:

@@ -51,7 +51,10 @@ def export_plan(plan: Plan, target: str) -> Export:
     if exporter is None:
         known = ", ".join(EXPORTERS)
         raise InputError("UNKNOWN_FRAMEWORK", f"no exporter {target!r}", f"use one of {known}")
+    g = plan.configuration
     missing = list(exporter.lacks(plan))
+    if g.expert * g.expert_tensor > 1 and not exporter.experts:
+        missing.append(f"expert degrees ep={g.expert} etp={g.expert_tensor}")
     if exporter.precision(plan) is None:
         missing.append(f"precision recipe {plan.job.precision}")
     if missing:

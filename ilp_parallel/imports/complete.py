@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from ilp_parallel.configuration import Configuration, Strategy
 from ilp_parallel.errors import InputError
 from ilp_parallel.imports.record import quotient
@@ -50,7 +52,8 @@ def model_from(found: Imported, given: ModelSpec | None, vocab: int | None) -> M
         fix = "give --vocab" if missing == ["vocab"] else "give --model"
         raise InputError("MODEL_OPEN", f"the file states no {', '.join(missing)}", fix)
     sources = [f"shapes stated in a {found.form} file"]
-    return to_model({**shapes, "name": found.form, "sources": sources}, found.form)
+    stated = {**shapes, "name": found.form, "sources": sources}
+    return to_model(msgspec.to_builtins(stated), found.form)
 
 
 def job_from(
@@ -153,6 +156,8 @@ def _configuration(found: Imported, job: CompleteJob, assumed: list[str]) -> Con
         sequence_parallel=bool(found.sequence_parallel),
         schedule=found.schedule or ("interleaved" if chunks > 1 else "1f1b"),
         context=context,
+        expert=1 if found.expert is None else found.expert,
+        expert_tensor=1 if found.expert_tensor is None else found.expert_tensor,
     )
 
 

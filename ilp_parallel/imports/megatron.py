@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ilp_parallel.errors import InputError
 from ilp_parallel.export.megatron_flags import MegatronFlags
 from ilp_parallel.export.megatron_reader import read_run, stage_sizes
+from ilp_parallel.imports.megatron_blocks import with_megatron_blocks
 from ilp_parallel.imports.record import Imported, quotient
 from ilp_parallel.imports.shell import read_launch
 from ilp_parallel.specs.documents import shown
@@ -22,14 +23,15 @@ _ATTENTION: dict[str, Attention] = {"flash": "flash", "fused": "flash", "unfused
 _RAMP = "batch ramp not planned: the plan is for the full batch"
 _FOREIGN_ACTIVATIONS = ("--squared-relu", "--quick-geglu", "--openai-gelu", "--glu-linear-offset")
 _FOREIGN_MODELS = (
-    "--multi-latent-attention",
-    "--window-size",
-    "--mtp-num-layers",
     "--encoder-num-layers",
-    "--hybrid-override-pattern",
+    "--experimental-attention-variant",
     "--heterogeneous-layers-config-path",
+    "--hybrid-layer-pattern",
+    "--hybrid-override-pattern",
+    "--linear-attention-freq",
+    "--moe-latent-size",
 )
-"""Options of models that are no dense decoders of equal layers with full attention."""
+"""Options of models whose blocks are none that are read."""
 
 
 def read_megatron(text: str, origin: str, devices: int | None) -> Imported:
@@ -61,7 +63,7 @@ def read_megatron(text: str, origin: str, devices: int | None) -> Imported:
     return Imported(
         form="megatron",
         stack="megatron",
-        shapes=_shapes(flags),
+        shapes=with_megatron_blocks(_shapes(flags), flags),
         devices=world,
         global_batch=batch,
         sequence_length=flags.integer("--seq-length") if flags.has("--seq-length") else None,
@@ -75,6 +77,8 @@ def read_megatron(text: str, origin: str, devices: int | None) -> Imported:
         microbatch=microbatch,
         microbatches=microbatches,
         chunks=run.chunks,
+        expert=run.expert,
+        expert_tensor=run.expert_tensor,
         sequence_parallel=run.sequence_parallel,
         schedule="interleaved" if run.chunks > 1 else "1f1b",
         sizes=stage_sizes(flags),

@@ -43,6 +43,8 @@ class Imported:
     microbatch: int | None = None  # sequences per rank
     microbatches: int | None = None
     chunks: int | None = None
+    expert: int | None = None  # expert degree
+    expert_tensor: int | None = None
     sequence_parallel: bool | None = None
     schedule: Schedule | None = None
     sizes: tuple[int, ...] | None = None

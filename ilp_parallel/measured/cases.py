@@ -125,7 +125,7 @@ def cases_of(
         try:
             cases.append(_case(told, profile))
         except NotCoveredError as error:
-            key = str(error), told[0].source_id
+            key = str(error), told[0].source
             refused[key] += 1
             rows[key] += len(told)
     return tuple(cases), tuple(

@@ -192,3 +192,12 @@ MEMORY_UNIT_BYTES: dict[str, float] = {
     "bigscience_v100": 1000 * 2.0**20,
 }
 """Bytes of a source's GB of device memory, where not 1e9."""
+
+MIXTURES = {
+    "deepseekv3": "deepseek-v3",
+    "kimi_k2": "kimi-k2",
+    "qwen3_235b_a22b": "qwen3-235b-a22b",
+    "qwen3_30b_a3b": "qwen3-30b-a3b",
+    "gpt oss 120b": "gpt-oss-120b",
+}
+"""Models with experts whose shapes are those of a preset, by their names in tables."""

@@ -7,14 +7,17 @@ read others by what they contain, and refuse what they cannot read.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ilp_parallel.measured import conventions as known
 from ilp_parallel.specs.job import FLASH
+from ilp_parallel.specs.readers import load_model
 
 if TYPE_CHECKING:
     from ilp_parallel.measured.conventions import Family, Habit
     from ilp_parallel.specs.job import Attention, NormKernel, Precision
+    from ilp_parallel.specs.model import ModelSpec
 
 
 class NotCoveredError(Exception):
@@ -63,6 +66,27 @@ def family_of(family: str, model: str, gated: bool) -> Family:
         return known.FAMILIES[family]
     named = (found for name, found in known.NAMED_FAMILIES if name in model.lower())
     return next(named, known.LLAMA if gated else known.GPT)
+
+
+def mixture_of(name: str) -> ModelSpec:
+    """The preset of a model with experts; what is said in brackets may change it.
+
+    Raises
+    ------
+    NotCoveredError
+        If there is none, or tokens beyond the capacity of an expert are dropped.
+    """
+    plain, _, remark = name.lower().partition("(")
+    preset = known.MIXTURES.get(plain.strip())
+    if preset is None:
+        raise NotCoveredError("moe model without a preset")
+    if "tokendrop" in remark:
+        raise NotCoveredError("tokens dropped")
+    model = load_model(preset)
+    if "w/o mtp" not in remark:
+        return model
+    order = tuple(index for index in model.order if not model.kinds[index].predicts)
+    return replace(model, layers=len(order), kinds=model.kinds[: max(order) + 1], order=order)
 
 
 def precision_of(text: str | None, habit: Habit) -> Precision:

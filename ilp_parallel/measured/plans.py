@@ -20,6 +20,7 @@ from ilp_parallel.measured.naming import (
     family_of,
     habit_of,
     kernels_of,
+    mixture_of,
     network_bytes_per_s,
     precision_of,
 )
@@ -75,7 +76,7 @@ def plans_of(run: Run) -> tuple[Plan, ...]:
 
 
 def _require_covered(run: Run) -> None:
-    if run.arch_kind != "dense":
+    if run.arch_kind not in ("dense", "moe"):
         raise NotCoveredError(f"{run.arch_kind} model")
     if run.task == "lora":
         raise NotCoveredError("LoRA")
@@ -85,7 +86,15 @@ def _require_covered(run: Run) -> None:
 
 
 def model_of(run: Run) -> ModelSpec:
-    """The run's model from its shapes."""
+    """The run's model from its shapes; with experts, the preset it names.
+
+    Raises
+    ------
+    NotCoveredError
+        If there is no such preset.
+    """
+    if run.arch_kind == "moe":
+        return mixture_of(run.model)
     family = family_of(run.family, run.model, bool(run.gated_mlp))
     assert run.layers and run.hidden and run.vocab and run.seq_len
     heads = run.heads or max(1, run.hidden // 128)
@@ -196,6 +205,7 @@ def _plan(
         sequence_parallel=parallel and run.tp > 1,
         schedule="interleaved" if setting.chunks > 1 else "1f1b",
         context=context,
+        expert=run.ep or 1,
     )
     return Plan(
         model=model,

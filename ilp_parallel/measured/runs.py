@@ -65,6 +65,11 @@ class Run:
     step_time_canon_s: float | None
 
     @property
+    def source(self) -> str:
+        """The source, models with experts apart."""
+        return f"{self.source_id}{EXPERTS}" if self.arch_kind == "moe" else self.source_id
+
+    @property
     def stack_name(self) -> str:
         """The framework without its release number."""
         return _RELEASE.sub("", self.framework).strip()
@@ -98,6 +103,9 @@ _GIVEN = (
     *("vocab", "seq_len", "gpu", "gpu_mem_gb", "n_gpus", "gbs", "precision", "attn_kernel"),
 )
 _DECIDED = ("tp", "pp", "dp", "cp", "ep", "vpp", "seq_par", "mbs", "recompute", "zero")
+
+EXPERTS = ", experts"
+"""Ends the name of a source's runs with experts, which no rate is fitted to."""
 
 MAX_FILE_BYTES = 1 << 26
 """Largest CSV file read (bytes, chosen)."""

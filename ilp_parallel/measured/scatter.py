@@ -51,7 +51,7 @@ def draw_scatter(timed: Sequence[PricedCase]) -> Figure:
     axes = figure.add_subplot()
     by_source: dict[str, list[PricedCase]] = {}
     for priced in timed:
-        by_source.setdefault(priced.case.run.source_id, []).append(priced)
+        by_source.setdefault(priced.case.run.source, []).append(priced)
     _draw_diagonal(axes, timed)
     for i, (source, members) in enumerate(sorted(by_source.items(), key=lambda e: -len(e[1]))):
         colour, marker = _COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ilp_parallel.configuration import RECOMPUTE_SETS
-from ilp_parallel.costs.layer import Work
 from ilp_parallel.costs.model import CostModel
+from ilp_parallel.costs.shapes import vocab_share
 from ilp_parallel.costs.states import StateCosting
+from ilp_parallel.costs.work import Work
 from ilp_parallel.measured import conventions as known
 
 if TYPE_CHECKING:
@@ -52,13 +53,15 @@ class MeasuredCosts(CostModel):
         """A block's time and activations, with what the software keeps and sends besides."""
         part = super().layer_part(configuration, kind)
         if self._software.separate_gate and not configuration.sequence_parallel:
-            layer = self._costing(configuration)
+            layer = self._costing(configuration, kind)
             again = Work(tensor_traffic_s=layer.group.all_reduce_s(layer.hidden_bytes))
             backward = part.backward + again
-            part = replace(part, backward=backward, backward_s=layer.seconds(backward))
+            part = replace(part, backward=backward, backward_s=self.machine.pass_s(backward))
         if self._software.keeps is None:
             return part
-        costing = replace(self._costing(configuration).activations, keeps=self._software.keeps)
+        costing = replace(
+            self._costing(configuration, kind).activations, keeps=self._software.keeps
+        )
         stored, working = costing.stored(), costing.working_bytes()
         return replace(
             part,
@@ -86,10 +89,10 @@ class MeasuredCosts(CostModel):
         work = super().end_work(configuration)
         if not self._software.whole_logits:
             return work
-        layer = self._costing(configuration)
-        logits = float(layer.tokens) * self.shapes(1).vocab
+        layer = self._costing(configuration, self.last_kind)
+        logits = float(layer.tokens) * vocab_share(self.model, 1)
         more = logits - float(layer.tokens) * layer.shapes.vocab
-        working = self.layer_part(configuration).transient_bytes[0]
+        working = self.layer_part(configuration, self.last_kind).transient_bytes[0]
         before = 2.0 if configuration.microbatches > 1 else 0.0
         transient = (10.0 + before) * logits + layer.hidden_bytes - working
         gather_s, stream_s = layer.group.gather_s(2.0 * logits), self.machine.stream_s

@@ -16,6 +16,7 @@ import numpy as np
 
 from ilp_parallel.measured import comparison as stats
 from ilp_parallel.measured.cases import cases_of, price
+from ilp_parallel.measured.runs import EXPERTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 Key = TypeVar("Key", bound="Hashable")
 
 MACRO_CASES = 15
-"""Least cases of large models for a source to enter the macro median error (chosen)."""
+"""Least cases of large models for a source to enter the macro median error (chosen), in which runs
+with experts do not count."""
 
 GROUP_CASES = 4
 """Least timed cases of a group whose order and regret are looked at (chosen)."""
@@ -115,7 +117,7 @@ def validate(runs: Sequence[Run], profile: Profile | None = None) -> Validation:
     cases, not_covered = cases_of(runs, profile)
     priced = [price(case) for case in cases]
     timed = [p for p in priced if p.case.measured_s is not None]
-    of_source = _parts(priced, lambda p: p.case.run.source_id)
+    of_source = _parts(priced, lambda p: p.case.run.source)
     sources = tuple(
         _source(name, members)
         for name, members in of_source.items()
@@ -124,7 +126,7 @@ def validate(runs: Sequence[Run], profile: Profile | None = None) -> Validation:
     macro = {
         s.id: s.from_7b.median_error
         for s in sources
-        if s.from_7b is not None and s.from_7b.n >= MACRO_CASES
+        if s.from_7b is not None and s.from_7b.n >= MACRO_CASES and not s.id.endswith(EXPERTS)
     }
     return Validation(
         sources=sources,

@@ -105,7 +105,7 @@ def validation_document(result: FolderValidation) -> dict[str, object]:
         "configurations": [
             {
                 "row": p.case.run.row_id,
-                "source": p.case.run.source_id,
+                "source": p.case.run.source,
                 "measured_s": p.case.measured_s,
                 "predicted_s": p.predicted_s,
                 "low_s": min(p.completions_s),

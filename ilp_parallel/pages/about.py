@@ -42,9 +42,17 @@ def verdict(facts: Facts) -> tuple[str, str, str]:
         sentence = f"The file says {certificate.status}; this page was made with --no-verify."
         return "plain", "Not checked", sentence
     checked = f"{claim.checks} checks of the certificate passed when this page was made."
+    played = " when its schedule is played through" if _is_played(certificate) else ""
     if certificate.status == "optimal":
-        return "good", "Proven optimal", f"No plan of the space is faster. {checked}"
+        return "good", "Proven optimal", f"No plan of the space is faster{played}. {checked}"
+    if played:
+        return "plain", f"Simulated step, gap {_gap(certificate)}", checked
     return "plain", f"Stopped early, gap {_gap(certificate)}", checked
+
+
+def _is_played(certificate: Certificate) -> bool:
+    """Whether value and bound are simulated times, not those of the formula."""
+    return certificate.minimised == "simulated-step-time"
 
 
 def _gap(certificate: Certificate) -> str:
@@ -82,7 +90,8 @@ def _figures(facts: Facts) -> list[tuple[str, str, str]]:
         certificate = facts.claim.certificate
         bound = certificate.bound_ticks
         shown = "none" if bound is None else f"{bound * facts.tick_s:.6f} s"
-        cards.append(("bound", shown, f"gap {_gap(certificate)}"))
+        note = "of the simulated step, " if _is_played(certificate) else ""
+        cards.append(("bound", shown, f"{note}gap {_gap(certificate)}"))
     cards += [
         (
             "throughput",
@@ -184,6 +193,7 @@ def _claims(claim: Claim) -> list[tuple[str, str]]:
     bound = certificate.bound_ticks
     return [
         ("status in the file", certificate.status),
+        ("objective", certificate.minimised.replace("-", " ")),
         ("value", value),
         ("bound", "none" if bound is None else f"{bound:,} ticks"),
         ("gap", _gap(certificate)),

@@ -18,6 +18,7 @@ from ilp_parallel.predicting import FLOP_CONVENTION, step_shares
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ilp_parallel.frontiers.sensitivity import Recorded
     from ilp_parallel.pages.facts import Facts
     from ilp_parallel.pages.rivals import Rival
     from ilp_parallel.pages.timeline import TimelineData
@@ -275,7 +276,7 @@ def sensitivity(facts: Facts) -> Html:
     if facts.plan.job.layer_times:
         caption += " Measured layer times do not change with the rates."
     header = ("rate", f"{share} lower s", "as it is s", f"{share} higher s")
-    return beside(
+    drawn = beside(
         chart(
             "sensitivity",
             charts.draw_sensitivity(facts.sensitivities, base, CHANGE),
@@ -284,13 +285,46 @@ def sensitivity(facts: Facts) -> Html:
         ),
         table(header, rows, "step time by rate"),
     )
+    return drawn if facts.solved_again is None else joined((bought(facts.solved_again), drawn))
+
+
+def bought(found: Recorded) -> Html:
+    """What more of something would buy when the job is solved again."""
+    rows = [
+        (
+            change.change,
+            "-" if change.step_time_s is None else f"{change.step_time_s:.6f}",
+            "-" if change.gain is None else f"{100 * change.gain:+.2f}",
+            "the same"
+            if change.configuration == found.configuration
+            else str(change.configuration),
+            change.status,
+        )
+        for change in found.changes
+    ]
+    header = ("change", "step time s", "saves %", "best configuration", "status")
+    bottleneck = found.bottleneck or "none of these rates"
+    return joined(
+        (
+            el("p", f"Bottleneck: {bottleneck}."),
+            table(header, rows, "the job solved again for each changed cluster"),
+            el(
+                "p",
+                f"Against {found.step_time_s:.6f} s as it is. Each line is a search with its own "
+                "proof, made when the file was written and not checked again here.",
+                attrs={"class": "quiet"},
+            ),
+        )
+    )
 
 
 def rivals(facts: Facts) -> Html:
     """Configurations whose bounds came nearest, and why they lost."""
     found = facts.rivals
     if found is None:
-        return el("p", "Without a certificate there are no other plans to compare with.")
+        return el(
+            "p", "Without a certificate about step times there are no other plans to compare with."
+        )
     if not found.rivals:
         return el("p", "No other configuration was closed by a bound.")
     ours = facts.ticks

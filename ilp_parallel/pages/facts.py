@@ -10,6 +10,7 @@ from ilp_parallel.costs.model import CostModel
 from ilp_parallel.diagnosis.memory_table import StageMemory, stage_memories
 from ilp_parallel.errors import InputError
 from ilp_parallel.export.registry import EXPORTERS, export_plan
+from ilp_parallel.frontiers.sensitivity import read_sensitivity
 from ilp_parallel.instances import InstanceBuilder
 from ilp_parallel.ladder import SCHEMA as LADDER_SCHEMA
 from ilp_parallel.ladder import Ladder, quick_ladder
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ilp_parallel.certificate import Certificate
     from ilp_parallel.costs.breakdown import Prediction
     from ilp_parallel.export.base import Export
+    from ilp_parallel.frontiers.sensitivity import Recorded
     from ilp_parallel.ladder import Rung
     from ilp_parallel.plan import Plan
     from ilp_parallel.specs.cluster import ClusterSpec, LinkSpec
@@ -83,6 +85,7 @@ class Facts:
     played: Played | None  # None: too long
     memories: tuple[StageMemory, ...]
     sensitivities: tuple[Sensitivity, ...]
+    solved_again: Recorded | None  # sensitivity of the optimum, where the file has one
     ladder: Ladder
     ladder_of: Literal["page", "file"]
     rivals: Rivals | None
@@ -137,9 +140,10 @@ def gather(path: str, bounds: str | None = None, *, verify: bool = True) -> Fact
         played=played,
         memories=stage_memories(plan),
         sensitivities=sensitivities(plan),
+        solved_again=read_sensitivity(document),
         ladder=_ladder(costs, plan, claim, ticks, played, bounds),
         ladder_of="page" if bounds is None else "file",
-        rivals=None if claim is None else find_rivals(costs, plan, claim.certificate),
+        rivals=_rivals(costs, plan, claim),
         snippets=tuple(_snippet(plan, name) for name in EXPORTERS),
     )
 
@@ -162,6 +166,13 @@ def _claim(certificate: Certificate, document: Document, plan: Plan, verify: boo
     assumed = instance.get("assumed") if isinstance(instance, dict) else None
     texts = assumed if isinstance(assumed, list) else []
     return Claim(certificate, checks, failed, tuple(t for t in texts if isinstance(t, str)))
+
+
+def _rivals(costs: CostModel, plan: Plan, claim: Claim | None) -> Rivals | None:
+    """Runner-ups by formula; bounds on simulated times do not compare with these."""
+    if claim is None or claim.certificate.minimised != "step-time":
+        return None
+    return find_rivals(costs, plan, claim.certificate)
 
 
 def _require_about(certificate: Certificate, plan: Plan) -> None:

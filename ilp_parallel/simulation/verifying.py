@@ -69,9 +69,9 @@ class SimulatedVerification(Verification):
         c = self._certificate
         return simulated_configurations(self._builder.costs, self._space, c.pins, c.schedules)
 
-    def floor(self, configuration: Configuration) -> int | None:
+    def floors(self, configuration: Configuration) -> Iterator[int | None]:
         """See :func:`floor_of`."""
-        return floor_of(self._builder, configuration)
+        yield floor_of(self._builder, configuration)
 
     def bound(
         self, configuration: Configuration, multipliers: Multipliers | None, claimed: int

@@ -40,6 +40,7 @@ class ClusterSpec:
     devices_per_node: int
     intra: LinkSpec  # inside a node: per device, per direction
     inter: LinkSpec  # between nodes: per device, per direction
+    device_hour_price: float | None = None  # in any currency
 
     @property
     def devices(self) -> int:

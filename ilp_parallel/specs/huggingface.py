@@ -11,12 +11,31 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.block_lists import attention_blocks, with_blocks
 from ilp_parallel.specs.documents import did_you_mean, shown
-from ilp_parallel.specs.huggingface_families import APPROXIMATED, IMPORTERS
+from ilp_parallel.specs.huggingface_experts import EXPERT_IMPORTERS
+from ilp_parallel.specs.huggingface_families import APPROXIMATED, DENSE_IMPORTERS
 from ilp_parallel.specs.huggingface_fields import integer
+from ilp_parallel.specs.huggingface_layers import (
+    block_count,
+    windows,
+)
+from ilp_parallel.specs.huggingface_others import OTHER_IMPORTERS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ilp_parallel.specs.documents import Document
+
+IMPORTERS: dict[str, Callable[[Document], Document]] = {
+    **DENSE_IMPORTERS,
+    **EXPERT_IMPORTERS,
+    **OTHER_IMPORTERS,
+}
+"""Model types that are read."""
+
+TEXT_MODELS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+"""Multimodal models whose ``text_config`` is read, and the model type of that."""
 
 EXPERT_FIELDS = (
     "num_local_experts",
@@ -27,50 +46,25 @@ EXPERT_FIELDS = (
 )
 """Fields that count the experts of a mixture-of-experts layer, by family."""
 
-_EXPERTS = "expert parallelism (mixture of experts)"
-_ENCODER_DECODER = "encoder-decoder pipelines"
-_ENCODER = "bidirectional encoders"
-_HYBRID = "layers of more than one kind"
-_WINDOWS = "attention windows (sliding_window)"
+_EXPERTS = "mixtures of experts of this family"
+_ENCODER_DECODER = "encoders and decoders of this family"
+_ENCODER = "encoders of this family"
+_HYBRID = "linear attention or Mamba-1"
 
 NOT_YET_SEARCHED: dict[str, str] = {
+    **dict.fromkeys(("minimax", "minimax_m2"), _EXPERTS),
     **dict.fromkeys(
-        (
-            "dbrx",
-            "deepseek_v2",
-            "deepseek_v3",
-            "ernie4_5_moe",
-            "glm4_moe",
-            "gpt_oss",
-            "granitemoe",
-            "kimi_k2",
-            "llama4",
-            "llama4_text",
-            "minimax",
-            "mixtral",
-            "minimax_m2",
-            "olmoe",
-            "phimoe",
-            "qwen2_moe",
-            "qwen3_moe",
-        ),
-        _EXPERTS,
-    ),
-    **dict.fromkeys(
-        ("bart", "led", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5", "whisper"),
+        ("bart", "led", "m2m_100", "marian", "mbart", "pegasus", "umt5", "whisper"),
         _ENCODER_DECODER,
     ),
     **dict.fromkeys(
-        ("albert", "bert", "deberta-v2", "distilbert", "electra", "roberta", "vit", "xlm-roberta"),
-        _ENCODER,
+        ("albert", "deberta-v2", "distilbert", "electra", "vit", "xlm-roberta"), _ENCODER
     ),
     **dict.fromkeys(
-        ("falcon_mamba", "gpt_neo", "jamba", "mamba", "mamba2", "qwen3_5", "qwen3_next"), _HYBRID
+        ("falcon_mamba", "jamba", "mamba", "mamba2", "qwen3_5", "qwen3_next", "zamba2"), _HYBRID
     ),
-    **dict.fromkeys(("cohere2", "gemma2", "gemma3_text"), _WINDOWS),
-    **dict.fromkeys(
-        ("gemma3", "gemma3n", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"), "multimodal models"
-    ),
+    "gpt_neo": "its windows",
+    **dict.fromkeys(("gemma3n", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"), "multimodal models"),
 }
 """Model types that are recognised, with the dimension that their plans would need."""
 
@@ -86,12 +80,19 @@ def model_fields(data: Document, origin: str) -> Document:
     Raises
     ------
     InputError
-        DIMENSION_NOT_YET_SEARCHED for a recognised model that needs more than a dense decoder;
-        UNKNOWN_MODEL_TYPE; MISSING_FIELD, WRONG_TYPE or HEADS_DO_NOT_DIVIDE_HIDDEN.
+        DIMENSION_NOT_YET_SEARCHED for a recognised model that is not read; UNKNOWN_MODEL_TYPE;
+        MISSING_FIELD, WRONG_TYPE, OUT_OF_RANGE, HEADS_DO_NOT_DIVIDE_HIDDEN, BLOCKS_DIFFER or
+        UNKNOWN_BLOCK.
     """
     model_type = data.get("model_type")
     if not isinstance(model_type, str):
         model_type = ""
+    text = data.get("text_config")
+    unwrapped = model_type in TEXT_MODELS and isinstance(text, dict)
+    if unwrapped:
+        assert isinstance(text, dict)
+        model_type = TEXT_MODELS[model_type]
+        data = text | {"model_type": model_type}
     _refuse_other_dimensions(data, model_type)
     importer = IMPORTERS.get(model_type)
     if importer is None:
@@ -110,10 +111,26 @@ def model_fields(data: Document, origin: str) -> Document:
         "sources": [f"Hugging Face config.json, model_type {model_type}"],
     }
     fields = importer(data)
+    if model_type in DENSE_IMPORTERS:
+        fields = _with_windows(data, fields)
     approximated = fields.pop(APPROXIMATED, ())
     assert isinstance(approximated, tuple) and isinstance(common["sources"], list)
+    if unwrapped:
+        approximated += ("all but the text model is left out",)
     common["sources"] += [f"approximated: {text}" for text in approximated]
     return common | fields
+
+
+def _with_windows(data: Document, fields: Document) -> Document:
+    """A dense decoder with the windows that its configuration gives its blocks."""
+    if data.get("sliding_window") is None and data.get("layer_types") is None:
+        return fields
+    layers = block_count(fields, "layers")
+    seen = windows(data, layers)
+    if not any(seen):
+        return fields
+    blocks = attention_blocks([None] * layers, integer(fields, ("ffn_hidden",)), seen)
+    return with_blocks(fields, blocks)
 
 
 def _name(origin: str) -> str:
@@ -125,30 +142,18 @@ def _name(origin: str) -> str:
 
 def _refuse_other_dimensions(data: Document, model_type: str) -> None:
     dimension = NOT_YET_SEARCHED.get(model_type)
-    for field in EXPERT_FIELDS:
-        if integer(data, (field,), 0) > 1:
-            dimension = _EXPERTS
-    if data.get("is_encoder_decoder") is True or data.get("add_cross_attention") is True:
+    if model_type not in EXPERT_IMPORTERS and model_type not in OTHER_IMPORTERS:
+        for field in EXPERT_FIELDS:
+            if integer(data, (field,), 0) > 1:
+                dimension = _EXPERTS
+    translates = data.get("is_encoder_decoder") is True and model_type not in ("t5", "mt5")
+    if translates or data.get("add_cross_attention") is True:
         dimension = _ENCODER_DECODER
     if "text_config" in data or "vision_config" in data:
         dimension = dimension or "multimodal models"
-    if dimension is None and _is_windowed(data):
-        dimension = _WINDOWS
     if dimension is not None:
         raise InputError(
             "DIMENSION_NOT_YET_SEARCHED",
             f"model_type {shown(model_type)} needs {dimension}",
-            "use a dense decoder with full attention",
+            "give the fields of a model of our own",
         )
-
-
-def _is_windowed(data: Document) -> bool:
-    """Whether attention sees less than the longest sequence: a window that is on and shorter."""
-    window = data.get("sliding_window")
-    if window is None or data.get("use_sliding_window", True) is False:
-        return False
-    kinds = data.get("layer_types")
-    if isinstance(kinds, list) and kinds and all(kind == "full_attention" for kind in kinds):
-        return False
-    longest = integer(data, ("max_position_embeddings",), 0)
-    return not (isinstance(window, int) and not isinstance(window, bool) and 0 < longest <= window)

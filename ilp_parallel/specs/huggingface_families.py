@@ -68,7 +68,7 @@ def _ungated(data: Document, hidden: int) -> Document:
     }
 
 
-def _llama(data: Document) -> Document:
+def llama(data: Document) -> Document:
     """Llama: rotary positions, gated MLP; key heads as many as heads where not given."""
     hidden = integer(data, ("hidden_size",))
     heads = integer(data, ("num_attention_heads",))
@@ -93,26 +93,26 @@ def _llama(data: Document) -> Document:
 
 
 def _mistral(data: Document) -> Document:
-    """Mistral with full attention: a Llama block; its key heads must be given."""
-    return _llama(data | {"num_key_value_heads": integer(data, ("num_key_value_heads",))})
+    """Mistral: a Llama block; its key heads must be given."""
+    return llama(data | {"num_key_value_heads": integer(data, ("num_key_value_heads",))})
 
 
 def _qwen2(data: Document) -> Document:
-    """Qwen2 with full attention: a Llama block with biases on queries, keys and values only."""
-    fields = _llama(data | {"num_key_value_heads": integer(data, ("num_key_value_heads",))})
+    """Qwen2: a Llama block with biases on queries, keys and values only."""
+    fields = llama(data | {"num_key_value_heads": integer(data, ("num_key_value_heads",))})
     return fields | {"qkv_bias": True, "projection_bias": False}
 
 
 def _qwen3(data: Document) -> Document:
     """Qwen3: a Llama block whose heads have a width of their own and norms on queries and keys."""
-    fields = _llama({"head_dim": 128} | _given(data))
+    fields = llama({"head_dim": 128} | given(data))
     fields["kv_heads"] = integer(data, ("num_key_value_heads",))
-    return fields | {APPROXIMATED: ("no norms of queries and keys",)}
+    return fields | {"qk_norm": True}
 
 
-def _gemma(data: Document) -> Document:
+def gemma(data: Document) -> Document:
     """Gemma (first generation): a Llama block with a gated GELU, wide heads, tied output."""
-    fields = _llama({"head_dim": 256, "tie_word_embeddings": True} | _given(data))
+    fields = llama({"head_dim": 256, "tie_word_embeddings": True} | given(data))
     name = "hidden_activation" if data.get("hidden_activation") else "hidden_act"
     return fields | {"activation": activation(data, name, "gelu_pytorch_tanh")}
 
@@ -120,41 +120,41 @@ def _gemma(data: Document) -> Document:
 def _phi3(data: Document) -> Document:
     """Phi-3 and Phi-4: a Llama block with fused matrices."""
     dropouts = ("attention_dropout", "resid_pdrop", "embd_pdrop")
-    return _llama(data) | {"dropout": any(number(data, name, 0.0) > 0 for name in dropouts)}
+    return llama(data) | {"dropout": any(number(data, name, 0.0) > 0 for name in dropouts)}
 
 
 def _olmo(data: Document) -> Document:
     """OLMo: a Llama block with norms that have no parameters."""
-    return _llama(data) | {"norm": "layernorm", APPROXIMATED: ("parameters of norms counted",)}
+    return llama(data) | {"norm": "layernorm", APPROXIMATED: ("parameters of norms counted",)}
 
 
 def _olmo2(data: Document) -> Document:
     """OLMo-2: a Llama block with its norms after the modules, and norms on queries and keys."""
-    return _llama(data) | {APPROXIMATED: ("no norms of queries and keys",)}
+    return llama(data) | {APPROXIMATED: ("no norms of queries and keys",)}
 
 
 def _glm4(data: Document) -> Document:
     """GLM-4: a Llama block with biases on queries, keys and values, and norms on both sides."""
-    fields = _llama({"head_dim": 128} | _given(data))
+    fields = llama({"head_dim": 128} | given(data))
     return fields | {"projection_bias": False, APPROXIMATED: ("two norms of a block, not four",)}
 
 
 def _ernie(data: Document) -> Document:
     """ERNIE 4.5 (dense): a Llama block; one switch for all biases, tied output."""
-    fields = _llama({"head_dim": 128, "tie_word_embeddings": True} | _given(data))
+    fields = llama({"head_dim": 128, "tie_word_embeddings": True} | given(data))
     bias = flag(data, "use_bias", False)
     return fields | {"qkv_bias": bias, "projection_bias": bias, "mlp_bias": bias}
 
 
-def _cohere(data: Document) -> Document:
+def cohere(data: Document) -> Document:
     """Command R: a gated block with one norm for attention and MLP in parallel, tied output."""
-    fields = _llama({"tie_word_embeddings": True} | _given(data))
+    fields = llama({"tie_word_embeddings": True} | given(data))
     return fields | {"norm": "layernorm", APPROXIMATED: ("two norms of a block, with biases",)}
 
 
 def _starcoder2(data: Document) -> Document:
     """StarCoder2: LayerNorm, plain MLP, one switch for all biases, tied output."""
-    fields = _llama({"tie_word_embeddings": True} | _given(data))
+    fields = llama({"tie_word_embeddings": True} | given(data))
     bias = flag(data, "use_bias", True)
     dropouts = ("attention_dropout", "residual_dropout", "embedding_dropout")
     return fields | {
@@ -168,7 +168,7 @@ def _starcoder2(data: Document) -> Document:
 
 def _gpt_neox(data: Document) -> Document:
     """GPT-NeoX: LayerNorm, plain MLP, rotary positions, biases, output of its own."""
-    fields = _llama(_given(data) | {"num_key_value_heads": None, "head_dim": None})
+    fields = llama(given(data) | {"num_key_value_heads": None, "head_dim": None})
     bias = flag(data, "attention_bias", True)
     dropouts = ("attention_dropout", "hidden_dropout")
     return fields | {
@@ -214,7 +214,7 @@ def _gptj(data: Document) -> Document:
 
 def _gpt_bigcode(data: Document) -> Document:
     """StarCoder: GPT-2 with one key-value head where ``multi_query`` is on, as it is by default."""
-    fields = _gpt2({"activation_function": "gelu_pytorch_tanh"} | _given(data))
+    fields = _gpt2({"activation_function": "gelu_pytorch_tanh"} | given(data))
     return fields | ({"kv_heads": 1} if flag(data, "multi_query", True) else {})
 
 
@@ -284,24 +284,24 @@ def _mpt(data: Document) -> Document:
     }
 
 
-def _given(data: Document) -> Document:
+def given(data: Document) -> Document:
     """Fields that are there and not null, so that the defaults of a family are not hidden."""
     return {name: value for name, value in data.items() if value is not None}
 
 
-IMPORTERS: dict[str, Callable[[Document], Document]] = {
+DENSE_IMPORTERS: dict[str, Callable[[Document], Document]] = {
     "bloom": _bloom,
-    "cohere": _cohere,
+    "cohere": cohere,
     "ernie4_5": _ernie,
     "falcon": _falcon,
-    "gemma": _gemma,
+    "gemma": gemma,
     "glm4": _glm4,
     "gpt2": _gpt2,
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neox": _gpt_neox,
     "gptj": _gptj,
-    "granite": _llama,
-    "llama": _llama,
+    "granite": llama,
+    "llama": llama,
     "mistral": _mistral,
     "mpt": _mpt,
     "olmo": _olmo,
@@ -313,4 +313,4 @@ IMPORTERS: dict[str, Callable[[Document], Document]] = {
     "qwen3": _qwen3,
     "starcoder2": _starcoder2,
 }
-"""Model types that are read."""
+"""Model types of plain decoders that are read."""

@@ -16,6 +16,7 @@ _ACTIVATIONS = {
     "gelu_fast": "gelu",
     "gelu_pytorch_tanh": "gelu",
     "relu": "relu",
+    "relu2": "relu",
     "silu": "silu",
     "swish": "silu",
 }

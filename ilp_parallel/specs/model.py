@@ -104,6 +104,8 @@ class ModelSpec:
     cross_attention: bool = False
     predicts: bool = False
     position_buckets: int = 0  # rows of a learned table of relative positions, one column a head
+    token_types: int = 0  # rows of a learned table of token types (bert)
+    output_transform: bool = False  # a dense layer before the output matrix, whose bias counts too
     kinds: tuple[Kind, ...] = ()
     order: tuple[int, ...] = ()  # [layers] index of each block's kind; empty without kinds
 
@@ -137,6 +139,11 @@ class ModelSpec:
         )
 
     @property
+    def views(self) -> tuple[ModelSpec, ...]:
+        """The model with blocks of each kind only."""
+        return tuple(self.of_kind(index) for index in range(self.kind_count))
+
+    @property
     def has_experts(self) -> bool:
         """Whether any block has a mixture of experts."""
         return bool(self.all_experts)
@@ -161,6 +168,17 @@ class ModelSpec:
         return self.heads * self.head_dim
 
     @property
+    def score_width(self) -> int:
+        """Width of all query heads as they meet their keys, rotated parts included."""
+        rotated = self.latent.rope_head_dim if self.latent else 0
+        return self.heads * (self.head_dim + rotated)
+
+    @property
+    def context_width(self) -> int:
+        """Width of the outputs of all heads together."""
+        return self.heads * (self.latent.value_head_dim if self.latent else self.head_dim)
+
+    @property
     def kv_width(self) -> int:
         """Width of all key heads (or value heads) together."""
         return self.kv_heads * self.head_dim
@@ -177,9 +195,24 @@ class ModelSpec:
 
     @property
     def norms(self) -> int:
-        """Hidden-size norms of one block: one before each of its parts."""
-        parts = (self.mixer != "none", self.cross_attention, bool(self.ffn_hidden or self.experts))
-        return sum(parts) + 2 * self.predicts
+        """Hidden-size norms of one block: one before each of its parts.
+
+        A prediction block has one for each of its two inputs and one before the output matrix
+        (Megatron-LM, ``megatron/core/transformer/multi_token_prediction.py``).
+        """
+        return self.residuals + 3 * self.predicts
+
+    @property
+    def residuals(self) -> int:
+        """Parts of one block whose output is added to their input."""
+        mlp = bool(self.ffn_hidden or self.experts)
+        return (self.mixer != "none") + self.cross_attention + mlp
+
+    @property
+    def rotates(self) -> bool:
+        """Whether queries and keys of a block are rotated by their position."""
+        positions = self.learned_positions or self.position_buckets
+        return self.mixer == "attention" and not positions
 
     @property
     def attention_matrix_parameters(self) -> int:
@@ -213,9 +246,14 @@ class ModelSpec:
         """Parameters of one routed expert, biases included; 0 without experts."""
         if self.experts is None:
             return 0
-        width = self.experts.ffn_hidden
-        biases = (self.mlp_matrices_in * width + self.hidden) * self.mlp_bias
-        return (self.mlp_matrices_in + 1) * self.hidden * width + biases
+        biases = (self.mlp_matrices_in * self.experts.ffn_hidden + self.hidden) * self.mlp_bias
+        return self.expert_matrix_parameters + biases
+
+    @property
+    def expert_matrix_parameters(self) -> int:
+        """Parameters of one routed expert's matrices; 0 without experts."""
+        width = self.experts.ffn_hidden if self.experts else 0
+        return (self.mlp_matrices_in + 1) * self.hidden * width
 
     @property
     def routed_parameters(self) -> int:
@@ -230,6 +268,19 @@ class ModelSpec:
             attentions += self.hidden * (2 * self.query_width + 2 * self.kv_width)
         joined = 2 * self.hidden * self.hidden * self.predicts
         return attentions + self.dense_mlp_parameters + joined
+
+    @property
+    def active_matrix_parameters(self) -> int:
+        """Parameters of all matrices that a token passes: one pass for each loss there is."""
+        blocks = sum(view.layers * view.active_layer_matrix_parameters for view in self.views)
+        losses = 1 + sum(view.layers for view in self.views if view.predicts)
+        return blocks + losses * self.vocab * self.hidden
+
+    @property
+    def active_layer_matrix_parameters(self) -> int:
+        """Parameters of one block's matrices that a token passes."""
+        active = self.experts.active if self.experts else 0
+        return self.layer_matrix_parameters + self.expert_matrix_parameters * active
 
     @property
     def layer_vector_parameters(self) -> int:
@@ -268,15 +319,16 @@ class ModelSpec:
 
     @property
     def embedding_parameters(self) -> int:
-        """Token and position tables and the norm after them (vocabulary not padded)."""
+        """Token, position and type tables and the norm after them (vocabulary not padded)."""
         norm = self.norm_vectors * self.hidden * self.embedding_norm
-        return (self.vocab + self.learned_positions) * self.hidden + norm
+        return (self.vocab + self.learned_positions + self.token_types) * self.hidden + norm
 
     @property
     def head_parameters(self) -> int:
-        """Final norm and, where not tied, the output matrix."""
+        """Final norm, what transforms its input and, where not tied, the output matrix."""
         output = 0 if self.tied_embeddings else self.vocab * self.hidden
-        return self.norm_vectors * self.hidden + output
+        transform = (self.hidden + 1) * self.hidden + self.vocab
+        return self.norm_vectors * self.hidden + output + transform * self.output_transform
 
     @property
     def parameters(self) -> int:
@@ -289,11 +341,30 @@ class ModelSpec:
         return self._blocks("active_layer_parameters") + self._ends
 
     @property
-    def _ends(self) -> int:
-        positions = self.position_buckets * self.heads
-        return self.embedding_parameters + self.head_parameters + positions
+    def main_parameters(self) -> int:
+        """Parameters without prediction blocks, which makers leave out of the size they publish."""
+        return self._blocks("layer_parameters", main=True) + self._ends
 
-    def _blocks(self, what: Literal["layer_parameters", "active_layer_parameters"]) -> int:
-        """Sum over all blocks."""
-        views = (self.of_kind(index) for index in range(self.kind_count))
-        return sum(view.layers * getattr(view, what) for view in views)
+    @property
+    def main_active_parameters(self) -> int:
+        """Parameters that a token passes, prediction blocks left out."""
+        return self._blocks("active_layer_parameters", main=True) + self._ends
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether blocks look at the output of others, which have a final norm of their own."""
+        return self.cross_attention or any(kind.cross_attention for kind in self.kinds)
+
+    @property
+    def _ends(self) -> int:
+        """Embedding and head; relative positions of each stack; the encoder's final norm."""
+        positions = self.position_buckets * self.heads * (1 + self.encoder_decoder)
+        norm = self.norm_vectors * self.hidden * self.encoder_decoder
+        return self.embedding_parameters + self.head_parameters + positions + norm
+
+    def _blocks(
+        self, what: Literal["layer_parameters", "active_layer_parameters"], main: bool = False
+    ) -> int:
+        """Sum over all blocks, or over those that predict no further tokens."""
+        kept = [view for view in self.views if not (main and view.predicts)]
+        return sum(view.layers * getattr(view, what) for view in kept)

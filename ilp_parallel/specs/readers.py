@@ -27,6 +27,11 @@ _Kind = Literal["models", "clusters"]
 MODEL_ALIASES = {
     "gpt3-175b": "gpt3",
     "bloom": "bloom-176b",
+    "llama3.1-8b": "llama3-8b",
+    "llama3.1-70b": "llama3-70b",
+    "llama3.1-405b": "llama3-405b",
+    "mixtral": "mixtral-8x7b",
+    "qwen2-moe": "qwen2-57b-a14b",
     "megatron-1008b": "megatron-1t",
     "mt-nlg-530b": "turing-530b",
 }

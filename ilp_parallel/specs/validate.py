@@ -14,18 +14,31 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 import msgspec
 
 from ilp_parallel.errors import InputError
+from ilp_parallel.specs.blocks import block_sizes, block_text, disagreement
 from ilp_parallel.specs.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from ilp_parallel.specs.documents import did_you_mean, shown
 from ilp_parallel.specs.job import Attention, JobSpec, Optimizer, Precision, Stack
 from ilp_parallel.specs.layer_times import LAYER_TIME_LIMITS, MAX_LAYER_TIMES, LayerTime
-from ilp_parallel.specs.model import ModelSpec
+from ilp_parallel.specs.model import Experts, Kind, LatentAttention, ModelSpec, StateSpace
 from ilp_parallel.specs.rates import RATE_LIMITS
+from ilp_parallel.specs.tasks import check_task
 
 if TYPE_CHECKING:
     from ilp_parallel.specs.cluster import MatrixPrecision
     from ilp_parallel.specs.documents import Document
 
 Spec = TypeVar("Spec", ModelSpec, ClusterSpec, JobSpec)
+Part = (
+    ModelSpec
+    | ClusterSpec
+    | JobSpec
+    | DeviceSpec
+    | LinkSpec
+    | Experts
+    | LatentAttention
+    | StateSpace
+    | Kind
+)
 
 MODEL_LIMITS: dict[str, tuple[int, int]] = {
     "layers": (1, 10**4),
@@ -33,9 +46,10 @@ MODEL_LIMITS: dict[str, tuple[int, int]] = {
     "heads": (1, 1 << 16),
     "kv_heads": (1, 1 << 16),
     "head_dim": (1, 1 << 14),
-    "ffn_hidden": (1, 1 << 22),
+    "ffn_hidden": (0, 1 << 22),
     "vocab": (1, 1 << 24),
     "learned_positions": (0, 1 << 24),
+    "token_types": (0, 1 << 16),
     "default_batch": (1, 1 << 30),
     "default_sequence": (1, 1 << 30),
 }
@@ -64,6 +78,9 @@ LINK_LIMITS: dict[str, tuple[float, float]] = {
 }
 """Least and largest figures of a link (chosen)."""
 
+PRICE_LIMITS = (1e-9, 1e9)
+"""Least and largest price of a device-hour (chosen)."""
+
 JOB_LIMITS: dict[str, tuple[int, int]] = {
     "global_batch": (1, 1 << 30),
     "sequence_length": (1, 1 << 30),
@@ -91,9 +108,29 @@ def to_model(data: Document, origin: str) -> ModelSpec:
     InputError
         If a field is missing, unknown, mistyped or out of range, or if they disagree.
     """
+    _require_block_fields(data, shown(origin))
+    kinds = data.get("kinds")
+    for i, kind in enumerate(kinds if isinstance(kinds, list) else ()):
+        if isinstance(kind, dict):
+            where = f"{shown(origin)}: kinds[{i}]"
+            _require_fields(kind, Kind, where)
+            _require_block_fields(kind, where)
     model = _convert(data, ModelSpec, origin)
     check_model(model)
     return model
+
+
+def _require_block_fields(data: Document, name: str) -> None:
+    """The fields of what a block may have, all of them known."""
+    parts: tuple[tuple[str, type[Part]], ...] = (
+        ("experts", Experts),
+        ("latent", LatentAttention),
+        ("state_space", StateSpace),
+    )
+    for part, kind in parts:
+        value = data.get(part)
+        if isinstance(value, dict):
+            _require_fields(value, kind, f"{name}: {part}")
 
 
 def to_cluster(data: Document, origin: str) -> ClusterSpec:
@@ -128,9 +165,7 @@ def _type_fix(reason: str) -> str:
     return "give a value of the expected type"
 
 
-def _require_fields(
-    data: Document, kind: type[ModelSpec | ClusterSpec | JobSpec | DeviceSpec | LinkSpec], name: str
-) -> None:
+def _require_fields(data: Document, kind: type[Part], name: str) -> None:
     """Every field known, every field without a default there."""
     known = {field.name: field.default is MISSING for field in fields(kind)}
     for key in data:
@@ -153,38 +188,16 @@ def require_in_range(name: str, value: float, limits: tuple[float, float], unit:
     raise InputError("OUT_OF_RANGE", f"{name}={'huge' if huge else value}", fix)
 
 
-def _require_priced(model: ModelSpec) -> None:
-    """Refuse blocks that the cost layer has no prices for: it would take them for dense ones."""
-    parts = {
-        "experts": model.has_experts,
-        "kinds of blocks": bool(model.kinds or model.order),
-        "latent attention": model.latent is not None,
-        "a state space": model.state_space is not None or model.mixer != "attention",
-        "windows": model.window != 0,
-        "bidirectional attention": not model.causal,
-        "cross-attention": model.cross_attention,
-        "a prediction block": model.predicts,
-        "relative positions": model.position_buckets != 0,
-    }
-    found = [name for name, present in parts.items() if present]
-    if found:
-        raise InputError(
-            "BLOCK_NOT_PRICED",
-            f"{shown(model.name)} has {', '.join(found)}",
-            "use a decoder of equal dense blocks; others are not priced yet",
-        )
-
-
 def check_model(model: ModelSpec) -> None:
     """Refuse a model whose shapes are out of range or disagree.
 
     Raises
     ------
     InputError
-        With code OUT_OF_RANGE, BAD_NAME, KV_HEADS_DO_NOT_DIVIDE_HEADS or BLOCK_NOT_PRICED.
+        With code OUT_OF_RANGE, BAD_NAME, KV_HEADS_DO_NOT_DIVIDE_HEADS, or one of those of
+        :func:`~ilp_parallel.specs.blocks.disagreement`.
     """
     _check_name(model.name)
-    _require_priced(model)
     for name, limits in MODEL_LIMITS.items():
         value: int | None = getattr(model, name)
         if value is not None:
@@ -195,6 +208,11 @@ def check_model(model: ModelSpec) -> None:
             f"heads={model.heads}, kv_heads={model.kv_heads}",
             f"use kv_heads={math.gcd(model.heads, model.kv_heads)}",
         )
+    for name, size, limits in block_sizes(model):
+        require_in_range(name, size, limits)
+    wrong = disagreement(model)
+    if wrong is not None:
+        raise wrong
     require_in_range("parameters", model.parameters, (1, MAX_PARAMETERS))
     if model.published_parameters is not None:
         require_in_range("published_parameters", model.published_parameters, (1, MAX_PARAMETERS))
@@ -223,6 +241,9 @@ def check_cluster(cluster: ClusterSpec) -> None:
     for precision, peak in device.peak_flops.items():
         limits = DEVICE_LIMITS["vector_flops"]
         require_in_range(f"device.peak_flops.{precision}", peak, limits, "FLOP/s")
+    if cluster.device_hour_price is not None:
+        price = cluster.device_hour_price
+        require_in_range("device_hour_price", price, PRICE_LIMITS, "per device-hour")
     for place, link in (("intra", cluster.intra), ("inter", cluster.inter)):
         for name, limits in LINK_LIMITS.items():
             require_in_range(f"{place}.{name}", getattr(link, name), limits)
@@ -242,10 +263,14 @@ def check_job(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
     ------
     InputError
         With code OUT_OF_RANGE, UNKNOWN_CHOICE, SEQUENCE_LONGER_THAN_POSITIONS,
-        PRECISION_NOT_ON_DEVICE, LAYER_TIME_TWICE, HEADS_NOT_DIVISIBLE_BY_TP or
-        LAYER_TIME_BEATS_PEAK.
+        PRECISION_NOT_ON_DEVICE, LAYER_TIME_TWICE, HEADS_NOT_DIVISIBLE_BY_TP,
+        LAYER_TIME_BEATS_PEAK, LAYER_TIMES_OF_SEVERAL_KINDS, SEVERAL_PREDICTION_BLOCKS,
+        or one of those of
+        :func:`~ilp_parallel.specs.tasks.check_task`.
     """
+    _check_prediction(model)
     _check_choices(job)
+    check_task(model, job)
     for name, limits in JOB_LIMITS.items():
         require_in_range(name, getattr(job, name), limits)
     tokens = (1, MAX_TOKENS_PER_STEP)
@@ -274,9 +299,26 @@ def check_job(model: ModelSpec, cluster: ClusterSpec, job: JobSpec) -> None:
     _check_layer_times(model, job, peaks[needed])
 
 
+def _check_prediction(model: ModelSpec) -> None:
+    """One prediction block always lies beside the output matrix that it needs; more might not."""
+    blocks = sum(view.layers for view in model.views if view.predicts)
+    if blocks > 1:
+        raise InputError(
+            "SEVERAL_PREDICTION_BLOCKS",
+            f"{shown(model.name)} has {blocks} blocks that predict further tokens",
+            "plan the model with one of them",
+        )
+
+
 def _check_layer_times(model: ModelSpec, job: JobSpec, peak_flops: float) -> None:
     """Figures within their limits, one for each case, that this model and device can have."""
     require_in_range("number of layer_times", len(job.layer_times), (0, MAX_LAYER_TIMES))
+    if job.layer_times and (model.kind_count > 1 or model.has_experts):
+        raise InputError(
+            "LAYER_TIMES_OF_SEVERAL_KINDS",
+            f"layer times, but the blocks of {shown(model.name)} are {block_text(model)}",
+            "leave them out: they say neither the kind of a block nor its expert degree",
+        )
     seen: set[tuple[int, int, int]] = set()
     for i, time in enumerate(job.layer_times):
         for name, limits in LAYER_TIME_LIMITS.items():
@@ -298,9 +340,11 @@ def _check_layer_times(model: ModelSpec, job: JobSpec, peak_flops: float) -> Non
 
 
 def _check_peak(model: ModelSpec, time: LayerTime, peak_flops: float) -> None:
-    """Refuse a time in which the matrices of a block cannot be multiplied on this device."""
+    """Refuse a time in which the matrices of no kind of block can be multiplied on this device."""
     tokens = time.microbatch * time.sequence_length
-    forward_s = 2.0 * tokens * model.layer_matrix_parameters / time.tensor / peak_flops
+    kinds = range(model.kind_count)
+    fewest = min(model.of_kind(index).layer_matrix_parameters for index in kinds)
+    forward_s = 2.0 * tokens * fewest / time.tensor / peak_flops
     for name, seconds, least in (
         ("forward_s", time.forward_s, forward_s),
         ("backward_s", time.backward_s, 2 * forward_s),

@@ -17,6 +17,7 @@ from ilp_parallel.errors import InputError
 from ilp_parallel.instances import InstanceBuilder, rounding_ticks
 from ilp_parallel.plan_files import check_plan
 from ilp_parallel.spaces import Pins, get_space
+from ilp_parallel.specs.readers import load_cluster, load_model
 from tests.small_jobs import JOB, LONG_JOB, LONG_MODEL, MODEL, node_with
 from tests.test_heuristics import Small, optimum_in, small_jobs
 
@@ -188,3 +189,15 @@ def test_names() -> None:
     assert get_heuristics("merak, random,merak") == ("merak", "random")
     with pytest.raises(InputError, match=r"UNKNOWN_HEURISTIC.*did you mean merak"):
         get_heuristics("merk")
+
+
+def test_methods_for_equal_layers_refuse_models_of_several_kinds() -> None:
+    """They would price all layers as those of the first kind."""
+    model = load_model("t5-11b")
+    costs = CostModel(model, load_cluster("a100-80gb:1x8"), replace(JOB, sequence_length=512))
+    for name, heuristic in NAMED.items():
+        if heuristic.applies(model):
+            continue
+        with pytest.raises(InputError, match="LAYERS_DIFFER"):
+            run_named(name, costs, QUICK)
+    assert {n for n, h in NAMED.items() if h.applies(model)} == {"megatron_rules", "uniform_sweep"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ilp_parallel.configuration import Configuration
 from ilp_parallel.costs.hardware import Machine
-from ilp_parallel.costs.layer import LayerCosting
+from ilp_parallel.costs.layer import ExpertGroups, LayerCosting
 from ilp_parallel.costs.shapes import rank_shapes
 from ilp_parallel.specs.job import JobSpec
 from ilp_parallel.specs.model import ModelSpec
@@ -79,16 +79,23 @@ def layer(
     sequence_parallel: bool = False,
     context: int = 1,
     machine: Machine | None = None,
+    expert: int = 1,
+    expert_tensor: int = 1,
 ) -> LayerCosting:
     """One block on one rank of ``A100``, or of another machine of as many devices."""
     machine = machine or Machine(A100, job)
+    groups = ExpertGroups(
+        machine.all_to_all(expert, expert_tensor, A100.devices),
+        machine.group(expert_tensor, 1, A100.devices),
+    )
     return LayerCosting(
         model=model,
         job=job,
         machine=machine,
-        shapes=rank_shapes(model, tensor),
+        shapes=rank_shapes(model, tensor, expert, expert_tensor),
         group=machine.group(tensor, 1, A100.devices),
         ring=machine.group(context, tensor, A100.devices),
+        experts=groups if model.experts else None,
         microbatch=microbatch,
         sequence_parallel=sequence_parallel,
     )
@@ -104,6 +111,7 @@ def configuration(
     sequence_parallel: bool = False,
     schedule: Schedule | None = None,
     context: int = 1,
+    expert: int = 1,
 ) -> Configuration:
     """A configuration with small defaults; interleaved exactly when it has chunks."""
     return Configuration(
@@ -116,4 +124,5 @@ def configuration(
         sequence_parallel=sequence_parallel,
         schedule=schedule or ("interleaved" if chunks > 1 else "1f1b"),
         context=context,
+        expert=expert,
     )

@@ -9,7 +9,7 @@ import pytest
 
 from ilp_parallel.configuration import ZERO_VARIANTS
 from ilp_parallel.costs.hardware import Machine
-from ilp_parallel.costs.states import StateCosting, ZeroPart, zero_part
+from ilp_parallel.costs.states import StateCosting, ZeroPart, variants_of, zero_part
 from tests.costs.cases import A100, JOB
 
 RECIPES = ["megatron-fp16", "megatron-bf16", "deepspeed-bf16", "fsdp-fp32-master", "bf16-moments"]
@@ -53,7 +53,7 @@ def test_sharding_over_one_rank_shards_nothing(precision: str) -> None:
 def block(ranks: int, precision: str = "megatron-bf16") -> ZeroPart:
     """1e8 parameters on so many neighbouring ranks."""
     group = Machine(A100, JOB).group(ranks, 1, A100.devices)
-    return zero_part(costing(precision), 1e8, group, group)
+    return zero_part(costing(precision), 1e8, group, group, variants_of(ranks))
 
 
 @pytest.mark.parametrize("precision", RECIPES)

@@ -41,6 +41,9 @@ def test_layout_is_as_long_as_its_runs_not_its_stages() -> None:
         "Et|t",
         "E||tL",
         "Et|m|L",
+        "Em|tL",
+        "Et|mt|tL",
+        "Et|m|mL",
         "Et|L",
         "Et|(t|(t|)*2)*2tL",
         "EtLt",
@@ -69,6 +72,26 @@ def test_data_degree_and_microbatches_follow_from_the_world_size() -> None:
     assert sizes == (2, 2, 2, 2)
 
 
+def test_expert_degrees() -> None:
+    """Experts fold over the ranks of a stage; inside one, tensor ranks unless another is said."""
+    words = f"{RUN} --num-experts 8 --expert-model-parallel-size 4"
+    configuration, _, _ = parse_megatron(words.split(), devices=32)
+    assert (configuration.expert, configuration.expert_tensor) == (4, 2)
+    assert configuration.expert_shards == 1
+    said = f"{words} --expert-tensor-parallel-size 1".split()
+    configuration, _, _ = parse_megatron(said, devices=32)
+    assert (configuration.expert_tensor, configuration.expert_shards) == (1, 2)
+    dense, _, _ = parse_megatron(RUN.split(), devices=32)
+    assert (dense.expert, dense.expert_tensor) == (1, 1)
+
+
+def test_prediction_layers_are_on_the_last_stage_or_where_the_layout_has_them() -> None:
+    _, sizes, strategies = parse_megatron(f"{RUN} --mtp-num-layers 1".split(), devices=32)
+    assert (sizes, len(strategies)) == ((2, 2, 2, 3), 9)
+    layout = f"{RUN} --mtp-num-layers 2 --pipeline-model-parallel-layout Et*4|tt|t*2|mmL"
+    assert parse_megatron(layout.split(), devices=32)[1] == (4, 2, 2, 2)
+
+
 def test_context_ranks_share_the_devices_with_data_ranks() -> None:
     words = f"{RUN} --context-parallel-size 2".split()
     configuration, _, _ = parse_megatron(words, devices=32)
@@ -93,8 +116,11 @@ def test_context_ranks_share_the_devices_with_data_ranks() -> None:
             "MISSING_MEGATRON_FLAG",
             "--recompute-granularity full --recompute-method block",
         ),
-        ("MEGATRON_FLAG_NOT_READ", "--expert-model-parallel-size 2"),
-        ("MEGATRON_FLAG_NOT_READ", "--num-experts 8"),
+        ("MEGATRON_SIZES_DISAGREE", "--expert-model-parallel-size 2"),
+        ("MEGATRON_SIZES_DISAGREE", "--num-experts 8 --expert-model-parallel-size 3"),
+        ("MEGATRON_SIZES_DISAGREE", "--num-experts 64 --expert-model-parallel-size 16"),
+        ("MEGATRON_SIZES_DISAGREE", "--num-experts 9 --expert-tensor-parallel-size 3"),
+        ("MEGATRON_SIZES_DISAGREE", "--mtp-num-layers 99999999"),
         ("MEGATRON_FLAG_NOT_READ", "--recompute-granularity selective --recompute-modules moe"),
         (
             "MEGATRON_FLAG_NOT_READ",

@@ -34,7 +34,7 @@ def row_names(name: str) -> set[str]:
         programs = [PIPELINE_CHOICE[name].build(kinds)]
     else:
         fits = [kind for kind in kinds if PIPELINE[name].refuses(kind) is None]
-        programs = [PIPELINE[name].build(kind) for kind in fits]
+        programs = [PIPELINE[name].build(kind, cutoff) for kind in fits for cutoff in (None, 10**6)]
     return {family.name for program in programs for family in program.rows}
 
 

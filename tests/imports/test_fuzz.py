@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,7 +23,10 @@ from ilp_parallel.imports.nccl import read_nccl
 from ilp_parallel.imports.registry import read_texts
 from ilp_parallel.specs.cluster_notations import from_hostfile, from_skypilot, from_slurm
 from ilp_parallel.specs.documents import parse_document
-from ilp_parallel.specs.huggingface import IMPORTERS, NOT_YET_SEARCHED, model_fields
+from ilp_parallel.specs.huggingface import NOT_YET_SEARCHED, model_fields
+from ilp_parallel.specs.huggingface_experts import EXPERT_IMPORTERS
+from ilp_parallel.specs.huggingface_families import DENSE_IMPORTERS
+from ilp_parallel.specs.huggingface_others import OTHER_IMPORTERS
 from ilp_parallel.specs.readers import load_cluster, load_model
 from ilp_parallel.specs.validate import to_model
 from tests.imports import runs
@@ -47,7 +50,23 @@ HUGGING = (
     '"n_heads": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, '
     '"n_layer": 2, "n_layers": 2, "intermediate_size": 128, "ffn_dim": 128, "vocab_size": 100, '
     '"n_positions": 64, "max_position_embeddings": 64, "sliding_window": null, '
-    '"layer_types": ["full_attention"], "attn_config": {"alibi": true}, "hidden_act": "silu"}'
+    '"layer_types": ["full_attention", "full_attention"], "attn_config": {"alibi": true}, '
+    '"hidden_act": "silu"}'
+)
+HUGGING_BLOCKS = (
+    '{"model_type": "llama", "hidden_size": 64, "d_model": 64, "num_attention_heads": 4, '
+    '"num_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 3, "num_layers": 2, '
+    '"intermediate_size": 96, "d_ff": 96, "d_kv": 16, "head_dim": 16, "vocab_size": 100, '
+    '"max_position_embeddings": 64, "sliding_window": 8, "num_local_experts": 4, "moe_k": 2, '
+    '"num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1, '
+    '"shared_expert_intermediate_size": 32, "first_k_dense_replace": 1, "mlp_only_layers": [1], '
+    '"decoder_sparse_step": 1, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, '
+    '"qk_rope_head_dim": 8, "v_head_dim": 16, "num_nextn_predict_layers": 0, '
+    '"intermediate_size_mlp": 96, "shared_intermediate_size": 32, "attn_layer_indices": [1], '
+    '"mamba_n_heads": 8, "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_d_state": 16, '
+    '"ssm_state_size": 16, "n_groups": 2, "hybrid_override_pattern": "M*-", '
+    '"attn_config": {"kv_n_heads": 2}, "ffn_config": {"moe_num_experts": 4, "moe_top_k": 2, '
+    '"ffn_hidden_size": 32}, "n_heads": 4, "n_layers": 3, "layer_types": null}'
 )
 SKY = "num_nodes: 4\nresources:\n  accelerators: H100:8\n"
 HOSTS = "# hosts\nn1 slots=8\nn2 slots=8 max_slots=8\nn3:4\n"
@@ -104,11 +123,11 @@ def finish(form: str, *texts: str) -> None:
         export_plan(plan, rng.choice(list(EXPORTERS)))
 
 
-def hugging_face(text: str) -> None:
-    kinds = [*IMPORTERS, *NOT_YET_SEARCHED]
+def hugging_face(text: str, kinds: Sequence[str] = (*DENSE_IMPORTERS, *NOT_YET_SEARCHED)) -> None:
     kind = random.Random(len(text) + sum(map(ord, text[:200]))).choice(kinds)
     data = parse_document(text.replace('"llama"', f'"{kind}"').encode(), "config.json")
-    to_model(model_fields(data, "config.json"), "config.json")
+    model = to_model(model_fields(data, "config.json"), "config.json")
+    assert 0 < model.main_parameters <= model.parameters
 
 
 def calculon(text: str) -> None:
@@ -138,6 +157,7 @@ READERS: list[tuple[str, Reader]] = [
     (SLURM, from_slurm),
     (SKY, skypilot),
     (HUGGING, hugging_face),
+    (HUGGING_BLOCKS, lambda text: hugging_face(text, (*EXPERT_IMPORTERS, *OTHER_IMPORTERS))),
     (BRIDGE, lambda text: read_settings(text, 8)),
 ]
 

@@ -101,8 +101,8 @@ def test_a_ramp_of_the_batch_is_passed_over_and_said() -> None:
         ("MISSING_MEGATRON_FLAG", "--num-layers 4"),
         ("SIZES_DISAGREE", f"{MINIMAL} --tensor-model-parallel-size 3"),
         ("MEGATRON_SIZES_DISAGREE", f"{MINIMAL} --num-layers 99999999"),
-        ("MEGATRON_FLAG_NOT_READ", f"{MINIMAL} --num-experts 8"),
-        ("MEGATRON_FLAG_NOT_READ", f"{MINIMAL} --multi-latent-attention"),
+        ("MEGATRON_FLAG_NOT_READ", f"{MINIMAL} --hybrid-override-pattern M*M*M*"),
+        ("MEGATRON_FLAG_NOT_READ", f"{MINIMAL} --num-experts 8 --moe-latent-size 16"),
         ("MEGATRON_FLAG_NOT_READ", f"{MINIMAL} --optimizer muon"),
         (
             "MEGATRON_FLAG_NOT_READ",

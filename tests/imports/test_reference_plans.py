@@ -17,12 +17,14 @@ import pytest
 from ilp_parallel.configuration import Configuration, Strategy
 from ilp_parallel.errors import InputError
 from ilp_parallel.export.bridge import read_settings
+from ilp_parallel.export.megatron_blocks import predicted_layers
 from ilp_parallel.export.megatron_flags import MegatronExport, MegatronFlags
 from ilp_parallel.export.megatron_reader import parse_megatron
 from ilp_parallel.export.megatron_reader import stage_sizes as stages_of
 from ilp_parallel.export.megatron_rules import validate_megatron
 from ilp_parallel.export.registry import export_plan
 from ilp_parallel.imports.complete import job_from, plan_from
+from ilp_parallel.imports.megatron import read_megatron
 from ilp_parallel.imports.record import Imported
 from ilp_parallel.measured.plans import stage_sizes
 from ilp_parallel.plan import Plan
@@ -36,8 +38,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 DENSE = {"LLAMA3_8B": "llama3-8b", "LLAMA3.1_405B": "llama3-405b"}
-OTHERS = ("DeepSeek", "Kimi", "Nemotron", "Qwen3_235B", "Qwen3_30B")
-"""Mixture-of-experts models and hybrids: no dimension of a plan yet."""
+MIXTURES = {
+    "DeepSeekV3": "deepseek-v3",
+    "Kimi_K2": "kimi-k2",
+    "Qwen3_235B_a22B": "qwen3-235b-a22b",
+    "Qwen3_30B_a3B": "qwen3-30b-a3b",
+}
+PRESETS = DENSE | MIXTURES
+OTHERS = ("Nemotron_3",)
+"""Without a preset: their experts work in a latent space."""
 DEVICES = {"DGX-GB300": ("gb300", 4), "DGX-GB200": ("gb200", 4), "DGX-B300": ("b300", 8)}
 DEVICES |= {"DGX-B200": ("b200", 8), "DGX-H100": ("h100", 8)}
 CELL = re.compile(r"(\d+)(?: \((\d+)\))?")
@@ -58,11 +67,17 @@ class Row:
     pp: int
     cp: int
     vpp: int
+    ep: int
     fsdp: int
     ga: int | None
 
+    @property
+    def name(self) -> str:
+        """The model, remarks in brackets left out."""
+        return self.model.partition(" (")[0]
 
-NUMBERS = ("gpus", "gbs", "mbs", "seq", "tp", "pp", "cp", "vpp", "fsdp", "ga")
+
+NUMBERS = ("gpus", "gbs", "mbs", "seq", "tp", "pp", "cp", "vpp", "ep", "fsdp", "ga")
 
 
 def rows() -> list[Row]:
@@ -79,7 +94,7 @@ def rows() -> list[Row]:
                     name: int(match[variant] or match[1]) if match else None
                     for name, match in matches.items()
                 }
-                default = {"vpp": 1, "fsdp": 0, "ga": None}
+                default = {"vpp": 1, "ep": 1, "fsdp": 0, "ga": None}
                 values = {k: default.get(k) if v is None else v for k, v in numbers.items()}
                 kind = str(data.get("precision"))
                 found.append(Row(data["model"], data["system"], kind, **values))  # type: ignore[arg-type]
@@ -88,7 +103,7 @@ def rows() -> list[Row]:
 
 def plan_of(row: Row) -> Plan:
     device, per_node = DEVICES[row.system]
-    model = load_model(DENSE[row.model])
+    model = load_model(PRESETS[row.name])
     cluster = load_cluster(f"{device}:{row.gpus // per_node}x{per_node}")
     data = row.gpus // (row.tp * row.pp * row.cp)
     found = Imported(
@@ -107,6 +122,8 @@ def plan_of(row: Row) -> Plan:
         microbatch=row.mbs,
         microbatches=row.ga,
         chunks=row.vpp,
+        expert=row.ep,
+        expert_tensor=1,
         sequence_parallel=row.tp > 1,
         schedule="interleaved" if row.vpp > 1 else "1f1b",
         sizes=stage_sizes(model.layers, row.pp * row.vpp),
@@ -121,16 +138,20 @@ def test_every_row_is_read_and_of_a_known_kind() -> None:
     assert len(found) >= 174
     for row in found:
         assert row.gpus % (row.tp * row.pp * row.cp) == 0
-        assert row.model in DENSE or row.model.startswith(OTHERS)
+        assert row.name in PRESETS or row.name.startswith(OTHERS)
 
 
 def dense_rows() -> list[Row]:
     return [row for row in rows() if row.model in DENSE]
 
 
+def mixture_rows() -> list[Row]:
+    return [row for row in rows() if row.name in MIXTURES]
+
+
 def holds_layers_everywhere(row: Row) -> bool:
     """Whether no virtual stage holds the embedding or the loss alone, which no plan here says."""
-    return min(stage_sizes(load_model(DENSE[row.model]).layers, row.pp * row.vpp)) > 0
+    return min(stage_sizes(load_model(PRESETS[row.name]).layers, row.pp * row.vpp)) > 0
 
 
 def options(row: Row) -> MegatronExport:
@@ -192,6 +213,29 @@ def test_dense_plans_are_exported_and_read_back() -> None:
         assert parse_megatron(words, row.gpus) == expected
         script = export_plan(plan, "megatron").text
         assert "--pipeline-model-parallel-size" in script
+
+
+def test_plans_with_experts_are_exported_and_read_back() -> None:
+    found = [row for row in mixture_rows() if holds_layers_everywhere(row)]
+    assert len(found) >= 80
+    for row in found:
+        plan = plan_of(row)
+        assert plan.configuration.expert == row.ep
+        expected = (plan.configuration, plan.sizes, plan.strategies)
+        words = export_plan(plan, "megatron").text
+        flags = read_megatron(words, "run.sh", row.gpus)
+        assert (flags.expert, flags.expert_tensor, flags.sizes) == (row.ep, 1, plan.sizes)
+        settings = export_plan(plan, "megatron-bridge").text
+        layers = plan.model.layers - predicted_layers(plan.model)
+        experts = plan.model.all_experts[0].count
+        read = read_settings(settings, layers, experts).arguments
+        assert parse_megatron((*read, *predicting(plan)), row.gpus) == expected
+
+
+def predicting(plan: Plan) -> tuple[str, ...]:
+    """The prediction layers of a recipe's model."""
+    count = predicted_layers(plan.model)
+    return ("--mtp-num-layers", str(count)) if count else ()
 
 
 def outside(plan: Plan) -> str:

@@ -100,7 +100,10 @@ def test_device_peaks_are_compared_with_device_peaks(tmp_path: Path) -> None:
     report = memory_report(str(tmp_path))
     assert report.devices["toy"].n == 1
     assert report.devices["toy"].bias == pytest.approx(-0.1, abs=1e-3)
-    assert report.not_covered == {"toy peaks: quality X": 1, "toy peaks: moe model": 1}
+    assert report.not_covered == {
+        "toy peaks: quality X": 1,
+        "toy peaks: moe model without a preset": 1,
+    }
     assert report.fits == {}  # no run of the source ran out of memory
 
 

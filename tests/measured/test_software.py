@@ -46,7 +46,7 @@ def test_a_separate_gate_reduces_once_more_unless_sequence_parallel() -> None:
     g = plan().configuration
     once, twice = (costs(s).layer_part(g) for s in (PLAIN, gate))
     more = twice.backward.tensor_traffic_s - once.backward.tensor_traffic_s
-    layer = costs(PLAIN)._costing(g)
+    layer = costs(PLAIN)._costing(g, 0)
     assert more == pytest.approx(layer.group.all_reduce_s(layer.hidden_bytes))
     assert twice.backward_s > once.backward_s
     assert twice.forward == once.forward

@@ -218,12 +218,12 @@ def test_what_is_not_covered_is_counted_by_reason() -> None:
     found = validate(runs)
     reasons = {part.reason.partition(":")[0]: part for part in found.not_covered}
     assert {reason: part.configurations for reason, part in reasons.items()} == {
-        "moe model": 2,
+        "moe model without a preset": 2,
         "precision int3": 1,
         "PRECISION_NOT_ON_DEVICE": 1,
         "KV_HEADS_DO_NOT_DIVIDE_HEADS": 1,
     }
-    assert all(part.source == "toy" for part in found.not_covered)
+    assert {part.source for part in found.not_covered} == {"toy", "toy, experts"}
     assert found.rows == Rows(len(runs), 7, 0, 0, 5, 2)
     assert not validate(runs[7:9]).sources
 

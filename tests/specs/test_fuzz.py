@@ -25,6 +25,8 @@ LLAMA = json.dumps(
 SEEDS = [
     LLAMA,
     (data_root() / "models" / "gpt3.json").read_bytes(),
+    (data_root() / "models" / "deepseek-v3.json").read_bytes(),
+    (data_root() / "models" / "nemotron-h-8b.json").read_bytes(),
     (data_root() / "clusters" / "a100-80gb.json").read_bytes(),
 ]
 PIECES = [
@@ -78,7 +80,7 @@ def _cluster(content: bytes, origin: str) -> None:
     assert 0 < cluster.devices <= 2**24
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_mutated_documents(seed: int) -> None:
     read_all(mutated(seed))
@@ -101,4 +103,4 @@ def test_random_names(text: str) -> None:
 
 
 def test_the_seeds_themselves_are_accepted() -> None:
-    assert [read_all(content) >= 1 for content in SEEDS] == [True, True, True]
+    assert [read_all(content) >= 1 for content in SEEDS] == [True] * len(SEEDS)

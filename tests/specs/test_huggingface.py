@@ -115,7 +115,7 @@ def test_qwen2_has_biases_on_queries_keys_and_values_only(tmp_path: Path) -> Non
     assert read(tmp_path, config).parameters == 7_615_616_512
 
 
-def test_mistral_needs_its_key_heads_and_full_attention(tmp_path: Path) -> None:
+def test_mistral_needs_its_key_heads(tmp_path: Path) -> None:
     """Mistral-7B-v0.3: 7,248,023,552 parameters (sum of its checkpoint's tensors)."""
     config = LLAMA2_7B | {
         "model_type": "mistral",
@@ -125,26 +125,23 @@ def test_mistral_needs_its_key_heads_and_full_attention(tmp_path: Path) -> None:
         "vocab_size": 32768,
     }
     assert read(tmp_path, config).parameters == 7_248_023_552
-    for change, code in (
-        ({"num_key_value_heads": None}, "MISSING_FIELD"),
-        ({"sliding_window": 2048}, "DIMENSION_NOT_YET_SEARCHED"),
-        (
-            {"sliding_window": 4096, "max_position_embeddings": None},
-            "DIMENSION_NOT_YET_SEARCHED",
-        ),
-    ):
-        with pytest.raises(InputError) as caught:
-            read(tmp_path, config | change)
-        assert caught.value.code == code
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, config | {"num_key_value_heads": None})
+    assert caught.value.code == "MISSING_FIELD"
+    assert read(tmp_path, config | {"sliding_window": 2048}).window == 2048
+    endless = {"sliding_window": 4096, "max_position_embeddings": None}
+    assert read(tmp_path, config | endless).window == 4096
 
 
 def test_a_window_as_long_as_the_longest_sequence_is_full_attention(tmp_path: Path) -> None:
     full = {"sliding_window": 2048, "layer_types": ["full_attention"] * 32}
     for change in ({"sliding_window": 4096}, {"sliding_window": 1, **NO_WINDOW}, full):
         assert read(tmp_path, LLAMA2_7B | change).layers == 32
-    mixed = {"sliding_window": 2048, "layer_types": ["full_attention", "sliding_attention"]}
-    with pytest.raises(InputError, match="attention windows"):
-        read(tmp_path, LLAMA2_7B | mixed)
+    mixed = {"sliding_window": 2048, "layer_types": ["full_attention", "sliding_attention"] * 16}
+    model = read(tmp_path, LLAMA2_7B | mixed)
+    assert [kind.name for kind in model.kinds] == ["full", "sliding"]
+    assert (model.order, model.kinds[1].window) == ((0, 1) * 16, 2048)
+    assert model.parameters == read(tmp_path, LLAMA2_7B).parameters
 
 
 NO_WINDOW = {"use_sliding_window": False}
@@ -179,6 +176,11 @@ def test_recognised_models_are_refused_by_dimension(tmp_path: Path, model_type: 
         ({"num_key_value_heads": 5}, "KV_HEADS_DO_NOT_DIVIDE_HEADS", "5"),
         ({"hidden_act": "exotic"}, "UNKNOWN_ACTIVATION", "exotic"),
         ({"mlp_bias": "no"}, "WRONG_TYPE", "mlp_bias"),
+        ({"sliding_window": "4k"}, "WRONG_TYPE", "sliding_window"),
+        ({"layer_types": "full_attention"}, "WRONG_TYPE", "layer_types"),
+        ({"layer_types": ["full_attention"]}, "BLOCKS_DIFFER", "32 blocks"),
+        ({"layer_types": ["conv"] * 32}, "UNKNOWN_BLOCK", "conv"),
+        ({"num_hidden_layers": 10**9, "sliding_window": 9}, "OUT_OF_RANGE", "layers"),
         ({"attention_dropout": "0.1"}, "WRONG_TYPE", "attention_dropout"),
     ],
 )

@@ -26,6 +26,10 @@ ISSUE_MODELS = {
     *["llama3-8b", "llama3-70b", "llama3-405b", "megatron-1.7b", "megatron-3.6b", "megatron-7.5b"],
     *["megatron-18.4b", "megatron-39.1b", "megatron-76.1b", "megatron-145.6b", "megatron-310.1b"],
     *["megatron-529.6b", "megatron-1t"],
+    *["bert-large", "deepseek-v2", "deepseek-v3", "gpt-oss-120b", "gpt-oss-20b", "kimi-k2"],
+    *["llama4-maverick", "mixtral-8x7b", "mixtral-8x22b", "nemotron-h-8b", "nemotron4-340b"],
+    *["qwen2-57b-a14b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "qwen3-30b-a3b", "qwen3-235b-a22b"],
+    "t5-11b",
 }
 ISSUE_CLUSTERS = {
     *["v100-16gb", "v100-32gb", "a100-40gb", "a100-80gb", "h100-80gb", "h200-141gb", "h800-80gb"],
@@ -50,7 +54,7 @@ def test_parameters_are_the_published_ones_within_their_rounding(name: str) -> N
     model = load_model(name)
     assert model.name == name
     assert model.published_parameters is not None
-    gap = abs(model.parameters - model.published_parameters)
+    gap = abs(model.main_parameters - model.published_parameters)
     assert gap <= half_last_digit(model.published_parameters)
 
 
@@ -80,6 +84,73 @@ def test_llama_counts_to_the_million(name: str, billions: str) -> None:
     assert f"{load_model(name).parameters / 1e9:.3f}" == billions
 
 
+@pytest.mark.parametrize(
+    ("name", "total", "prediction"),
+    [
+        ("bert-large", 335_174_458, 0),  # of the class with a masked-language-model head
+        ("deepseek-v2", 235_741_434_880, 0),
+        ("deepseek-v3", 671_026_419_200, 11_610_068_224),
+        ("gpt-oss-120b", 116_829_156_672, 0),
+        ("gpt-oss-20b", 20_914_757_184, 0),
+        ("kimi-k2", 1_026_408_232_448, 0),
+        ("mixtral-8x7b", 46_702_792_704, 0),
+        ("mixtral-8x22b", 140_620_634_112, 0),
+        ("nemotron-h-8b", 8_100_852_736, 0),
+        ("qwen2-57b-a14b", 57_408_658_944, 0),
+        ("qwen3-8b", 8_190_735_360, 0),
+        ("qwen3-30b-a3b", 30_532_122_624, 0),
+        ("qwen3-235b-a22b", 235_093_634_560, 0),
+        ("t5-11b", 11_307_321_344, 0),
+    ],
+)
+def test_counts_of_the_checkpoints(name: str, total: int, prediction: int) -> None:
+    """Elements of the checkpoints' tensors (a prediction block's copies of shared ones apart)."""
+    model = load_model(name)
+    assert (model.main_parameters, model.parameters - total) == (total, prediction)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("deepseek-v2", 21),
+        ("llama4-maverick", 17),
+        ("mixtral-8x7b", 12.9),
+        ("mixtral-8x22b", 39),
+        ("qwen2-57b-a14b", 14),
+        ("qwen3-30b-a3b", 3),
+        ("qwen3-235b-a22b", 22),
+    ],
+)
+def test_active_parameters_are_the_published_ones(name: str, billions: float) -> None:
+    active = load_model(name).active_parameters / 1e9
+    assert abs(active - billions) <= half_last_digit(billions)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("deepseek-v3", 36.6), ("gpt-oss-120b", 5.1), ("gpt-oss-20b", 3.6)]
+)
+def test_active_parameters_without_embedding_and_prediction(name: str, billions: float) -> None:
+    """As gpt-oss's model card and the notes on DeepSeek-V3's checkpoint count them."""
+    model = load_model(name)
+    active = (model.main_active_parameters - model.embedding_parameters) / 1e9
+    assert abs(active - billions) <= half_last_digit(billions)
+
+
+def test_blocks_of_models_with_several_kinds() -> None:
+    """Where each kind of block is, as the configurations of the checkpoints say."""
+    order = {name: load_model(name).order for name in model_names()}
+    assert order["deepseek-v3"] == (0,) * 3 + (1,) * 58 + (2,)
+    assert order["deepseek-v2"] == (0,) + (1,) * 59
+    assert order["kimi-k2"] == (0,) + (1,) * 60
+    assert order["t5-11b"] == (0,) * 24 + (1,) * 24
+    assert order["gpt-oss-120b"] == (0, 1) * 18
+    assert order["gpt-oss-20b"] == (0, 1) * 12
+    assert order["llama4-maverick"] == (0, 1, 0, 2) * 12
+    pattern = "".join("M-*"[kind] for kind in order["nemotron-h-8b"])
+    assert pattern == "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+    assert [kind.name for kind in load_model("deepseek-v3").kinds] == ["dense", "moe", "mtp"]
+
+
 @pytest.mark.parametrize("name", model_names())
 def test_model_defaults_make_a_whole_job(name: str) -> None:
     model = load_model(name)
@@ -98,6 +169,10 @@ def test_model_defaults_make_a_whole_job(name: str) -> None:
         ("megatron-1t", 3072, 3072, 2048),
         ("llama3-405b", 16384, 2048, 8192),
         ("llama3-8b", 8, 128, 8192),
+        ("deepseek-v3", 2048, 15360, 4096),
+        ("qwen3-235b-a22b", 256, 2048, 4096),
+        ("mixtral-8x7b", 64, 256, 4096),
+        ("t5-11b", 32, 2048, 512),
     ],
 )
 def test_defaults_of_the_reference_jobs(name: str, devices: int, batch: int, sequence: int) -> None:

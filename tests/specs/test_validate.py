@@ -7,12 +7,10 @@ import pytest
 
 from ilp_parallel.errors import InputError
 from ilp_parallel.specs.job import JobSpec
-from ilp_parallel.specs.model import Experts, Kind, LatentAttention
 from ilp_parallel.specs.overrides import GIB, parse_bandwidth, reserve_bytes, with_links
 from ilp_parallel.specs.readers import load_cluster, load_model
 from ilp_parallel.specs.validate import (
     check_job,
-    check_model,
     default_precision,
     to_job,
     to_model,
@@ -34,26 +32,6 @@ def test_a_good_job_passes() -> None:
     check_job(load_model("gpt3"), load_cluster("h100"), replace(JOB, precision="fp8"))
     long = replace(JOB, sequence_length=131072)  # bloom has no learned positions
     check_job(load_model("bloom-176b"), load_cluster("a100"), long)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"experts": Experts(8, 2, 14336)},
-        {"kinds": (Kind("dense", 14336),), "order": (0,) * 32},
-        {"window": 4096},
-        {"causal": False},
-        {"cross_attention": True},
-        {"mixer": "state-space"},
-        {"predicts": True},
-        {"position_buckets": 32},
-        {"latent": LatentAttention(1536, 512, 64, 128)},
-    ],
-)
-def test_blocks_without_prices_are_refused(change: dict[str, object]) -> None:
-    """They would be priced as dense ones, and the optimum would be one of another model."""
-    model = replace(load_model("llama3-8b"), **change)
-    assert code_of(check_model, model) == "BLOCK_NOT_PRICED"
 
 
 @pytest.mark.parametrize(

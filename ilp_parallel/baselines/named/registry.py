@@ -23,18 +23,27 @@ from ilp_parallel.specs.documents import did_you_mean, shown
 if TYPE_CHECKING:
     from ilp_parallel.costs.model import CostModel
     from ilp_parallel.plan import Plan
+    from ilp_parallel.specs.model import ModelSpec
 
 Method = Callable[["CostModel", Effort], "tuple[Plan, int] | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class NamedHeuristic:
-    """A heuristic, where it comes from, and whether it draws random numbers."""
+    """A heuristic, where it comes from, and whether it draws random numbers.
+
+    ``alike`` says that its source knows layers of one kind only.
+    """
 
     name: str
     source: str
     method: Method
     random: bool = False
+    alike: bool = True
+
+    def applies(self, model: ModelSpec) -> bool:
+        """Whether it knows what to do with the blocks of a model."""
+        return not self.alike or model.kind_count == 1
 
 
 def _without_effort(name: str) -> Method:
@@ -46,10 +55,16 @@ NAMED: dict[str, NamedHeuristic] = {
     heuristic.name: heuristic
     for heuristic in (
         NamedHeuristic(
-            "megatron_rules", "Narayanan et al., SC'21", _without_effort("megatron_rules")
+            "megatron_rules",
+            "Narayanan et al., SC'21",
+            _without_effort("megatron_rules"),
+            alike=False,
         ),
         NamedHeuristic(
-            "uniform_sweep", "exhaustive sweep of space uniform", _without_effort("uniform_sweep")
+            "uniform_sweep",
+            "exhaustive sweep of space uniform",
+            _without_effort("uniform_sweep"),
+            alike=False,
         ),
         NamedHeuristic("alpa_dp", "Zheng et al., OSDI'22", alpa_dp),
         NamedHeuristic("galvatron_dp", "Miao et al., PVLDB 2022", galvatron_dp),
@@ -85,7 +100,20 @@ def get_heuristics(names: str | None) -> tuple[str, ...]:
 
 
 def run_named(name: str, costs: CostModel, effort: Effort) -> HeuristicResult:
-    """Run a heuristic and time it."""
+    """Run a heuristic and time it.
+
+    Raises
+    ------
+    InputError
+        ``LAYERS_DIFFER`` if it does not apply to the model.
+    """
+    if not NAMED[name].applies(costs.model):
+        raise InputError(
+            "LAYERS_DIFFER",
+            f"{name} knows layers of one kind only, {shown(costs.model.name)} has "
+            f"{costs.model.kind_count}",
+            "use megatron_rules or uniform_sweep",
+        )
     started = time.perf_counter()
     found = NAMED[name].method(costs, effort)
     seconds = time.perf_counter() - started

@@ -1,0 +1,1 @@
+"""Objectives beside the step time: numbers of nodes, cost, memory; frontiers and sensitivity."""
