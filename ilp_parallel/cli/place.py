@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ilp_parallel.cli.options import EXIT, Format, chosen_style, json_text
+from ilp_parallel.errors import InputError
 
 if TYPE_CHECKING:
     from ilp_parallel.planner_placement import PlacementResult
@@ -24,23 +25,35 @@ if TYPE_CHECKING:
     type=click.Choice(("chain", "contiguous", "none")),
     default="chain",
     show_default=True,
-    help="Exact for chain; the others get the chain's placement and a bound.",
+    help="Exact for chain; a bound for the others, and for none a search up to the time limit.",
 )
+@click.option("--time-limit", "time_limit_s", type=float, default=60.0, metavar="SECONDS")
 @click.option("-o", "output", default=None, metavar="PLAN", help="Write the plan there (JSON).")
 @click.option("--format", "style", type=click.Choice(("table", "json", "md")), default=None)
-def place(file: str, contiguity: Contiguity, output: str | None, style: Format | None) -> None:
+def place(
+    file: str,
+    contiguity: Contiguity,
+    time_limit_s: float,
+    output: str | None,
+    style: Format | None,
+) -> None:
     """Choose a device for every operator in FILE so that the largest load is least."""
     from ilp_parallel.imports.placement_instance import read_placement_instance
     from ilp_parallel.plan_files import require_target, write_text
-    from ilp_parallel.planner_placement import plan_placement
+    from ilp_parallel.planner_placement import plan_freely, plan_placement
 
     began = time.monotonic()
+    if not 0 < time_limit_s < 1e9:
+        raise InputError("OUT_OF_RANGE", f"time limit {time_limit_s}", "use 0 to 1e9 seconds")
     if output is not None:
         require_target(output)
     instance = read_placement_instance(file)
     parsed = time.monotonic()
     click.echo(f"{len(instance.names)} operators, {contiguity}: ideals and their pairs", err=True)
-    result = plan_placement(instance, contiguity)
+    if contiguity == "none":
+        result = plan_freely(instance, time_limit_s)
+    else:
+        result = plan_placement(instance, contiguity)
     document = _document(file, instance, result, (began, parsed))
     if output is not None and result.devices is not None:
         write_text(output, json_text(_devices(instance, result.devices)))
@@ -77,19 +90,18 @@ def _document(
         return None if ticks is None else ticks / instance.ticks_per_unit
 
     now = time.monotonic()
-    proven = result.status in ("optimal", "infeasible")
     return {
         "schema": "ilp_parallel.place/1",
         "version": __version__,
         "seed": 0,
         "status": result.status,
-        "proof": "exact" if proven else None,
+        "proof": result.proof,
         "objective": units(result.objective_ticks),
         "bound": units(result.bound_ticks),
         "unit": "time unit of the file",
         "gap": relative_gap(result.objective_ticks, result.bound_ticks),
         "verified": result.verified,
-        "solver": "dynamic program over ideals",
+        "solver": "cp-sat" if result.proof == "solver" else "dynamic program over ideals",
         "timing": {"total_s": now - times[0], "search_s": now - times[1]},
         "instance": {
             "operators": len(instance.names),

@@ -109,6 +109,8 @@ def test_place_exits_3_where_nothing_fits_and_4_with_a_gap(tmp_path: Path) -> No
     path = write(tmp_path, document(maxSizePerFPGA=2, maxCPUs=0))
     assert CliRunner().invoke(cli, ["place", path]).exit_code == 3
     path = write(tmp_path, document())
-    done = CliRunner().invoke(cli, ["place", path, "--contiguity", "none", "--format", "json"])
+    done = CliRunner().invoke(
+        cli, ["place", path, "--contiguity", "contiguous", "--format", "json"]
+    )
     assert done.exit_code == 4
     assert json.loads(done.stdout)["bound"] < json.loads(done.stdout)["objective"]

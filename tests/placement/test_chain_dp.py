@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ilp_parallel.imports.placement_instance import read_placement_instance
 from ilp_parallel.placement.chain_dp import linearised, place_chain
-from ilp_parallel.planner_placement import load_bound, plan_placement
+from ilp_parallel.planner_placement import load_bound, plan_freely, plan_placement
 from ilp_parallel.problems.placement import PlacementInstance, evaluate
 
 DATA = Path(
@@ -79,6 +79,18 @@ def test_bounds_of_weaker_contiguity_hold(instance: PlacementInstance) -> None:
         assert result.bound_ticks is not None
         assert result.bound_ticks <= best
     assert result.status != "optimal" or result.objective_ticks == best
+
+
+@settings(max_examples=60, deadline=None)
+@given(instances())
+def test_placement_without_contiguity_equals_brute_force(instance: PlacementInstance) -> None:
+    devices = range(instance.accelerators + instance.cpus)
+    verdicts = [evaluate(instance, p) for p in product(devices, repeat=len(instance.names))]
+    best = min((v.objective for v in verdicts if v.feasible), default=None)
+    result = plan_freely(instance, 60.0)
+    assert result.objective_ticks == best
+    if devices:
+        assert result.status == ("infeasible" if best is None else "optimal")
 
 
 def test_too_many_ideals_leave_a_plan_without_a_claim() -> None:
