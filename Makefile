@@ -14,7 +14,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11 pyth
 COMPARED = --set pipeline --plot docs/compare.svg
 JOB = $(MODEL) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(BATCH),--batch $(BATCH)) $(ARGS)
 
-.PHONY: help solve compare test lint bench bench-sharding bench-piper bench-schedule check-schedules clean
+.PHONY: help solve compare test lint bench bench-sharding bench-piper bench-placement bench-schedule check-schedules clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -50,6 +50,9 @@ bench-schedule: $(STAMP) ## pipeline schedules against bounds (file ZERO_BUBBLE_
 
 check-schedules: $(STAMP) ## 10,000 random schedules: event simulator against the rules of the family
 	@SCHEDULES_TO_COMPARE=10000 $(BIN)/python -m pytest tests/problems/test_schedule.py -k simulator
+
+bench-placement: $(STAMP) ## public device placements, ours against the published value (folder PLACEMENT_DATA)
+	@$(BIN)/python benchmarks/placement.py $(ARGS)
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

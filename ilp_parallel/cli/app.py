@@ -40,6 +40,7 @@ from ilp_parallel.cli.options import (
 )
 from ilp_parallel.cli.pareto import pareto
 from ilp_parallel.cli.piper import FORM, piper_options, solve_piper, take_piper_words
+from ilp_parallel.cli.place import place
 from ilp_parallel.cli.report import Traced, draw_bounds, report, require_picture
 from ilp_parallel.cli.schedule import best_orders, schedule, takes_best_order
 from ilp_parallel.cli.shard import shard
@@ -63,7 +64,7 @@ def cli() -> None:
 
 for _command in (predict, simulate, validate, calibrate, memory, min_gpus, explain, check):
     cli.add_command(_command)
-for _command in (report, compare, pareto, shard, schedule):
+for _command in (report, compare, pareto, shard, schedule, place):
     cli.add_command(_command)
 
 

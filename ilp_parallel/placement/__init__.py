@@ -1,0 +1,1 @@
+"""Exact planning of device placement: groups of operators, ideals, dynamic programming."""
