@@ -29,6 +29,7 @@ class PlacementResult:
     ideals: int
     verified: bool
     proof: Literal["exact", "solver"] | None
+    solver: str = "dynamic program over ideals"  # what found the placement, or refuted all
 
 
 def load_bound(instance: PlacementInstance) -> int:
@@ -91,7 +92,9 @@ def plan_freely(
     program = assignment.build(instance, grain)
     outcome = CpSatSolver()(program, SolveOptions(time_limit_s=time_limit_s))
     if outcome.status == "infeasible":
-        return replace(chain, status="infeasible", bound_ticks=None, proof="solver")
+        return replace(
+            chain, status="infeasible", bound_ticks=None, proof="solver", solver="cp-sat"
+        )
     best = chain
     if outcome.bound is not None:
         bound = max(chain.bound_ticks or 0, math.ceil(outcome.bound) * grain)
@@ -102,7 +105,12 @@ def plan_freely(
         value = verdict.objective
         if verdict.feasible and (best.objective_ticks is None or value < best.objective_ticks):
             best = replace(
-                best, status="feasible", devices=devices, objective_ticks=value, verified=True
+                best,
+                status="feasible",
+                devices=devices,
+                objective_ticks=value,
+                verified=True,
+                solver="cp-sat",
             )
     if best.objective_ticks is not None and best.objective_ticks == best.bound_ticks:
         best = replace(best, status="optimal", proof="solver")

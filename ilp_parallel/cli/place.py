@@ -101,7 +101,7 @@ def _document(
         "unit": "time unit of the file",
         "gap": relative_gap(result.objective_ticks, result.bound_ticks),
         "verified": result.verified,
-        "solver": "cp-sat" if result.proof == "solver" else "dynamic program over ideals",
+        "solver": result.solver,
         "timing": {"total_s": now - times[0], "search_s": now - times[1]},
         "instance": {
             "operators": len(instance.names),

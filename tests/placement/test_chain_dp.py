@@ -93,7 +93,7 @@ def test_placement_without_contiguity_equals_brute_force(instance: PlacementInst
         assert result.status == ("infeasible" if best is None else "optimal")
 
 
-def test_too_many_ideals_leave_a_plan_without_a_claim() -> None:
+def test_with_too_many_ideals_only_the_bound_by_load_can_prove() -> None:
     row = (1,) * 8
     instance = PlacementInstance(
         tuple(range(8)), row, row, (0,) * 8, row, (True,) * 8, (False,) * 8,
