@@ -12,9 +12,6 @@ from ilp_parallel.problems.placement import evaluate
 if TYPE_CHECKING:
     from ilp_parallel.problems.placement import Contiguity, PlacementInstance
 
-_GRAINS_PER_UNIT = 10**5
-"""Keeps CP-SAT's integers moderate: a millisecond is told to 10 nanoseconds."""
-
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 
@@ -78,8 +75,7 @@ def plan_freely(
 ) -> PlacementResult:
     """The best placement without contiguity that CP-SAT and the chain find, and the better bound.
 
-    CP-SAT works on times rounded down to ``_GRAINS_PER_UNIT`` of the file's unit, so that its
-    bound holds; its plan is priced in full.
+    CP-SAT works on the ticks of the instance, so that where it is done bound and value are equal.
     """
     from formulations.placement import assignment
     from ilp_parallel.solvers.cpsat import CpSatSolver
@@ -88,8 +84,7 @@ def plan_freely(
     chain = plan_placement(instance, "none", most_ideals)
     if chain.status == "optimal" or not instance.accelerators + instance.cpus:
         return chain
-    grain = max(1, instance.ticks_per_unit // _GRAINS_PER_UNIT)
-    program = assignment.build(instance, grain)
+    program = assignment.build(instance)
     outcome = CpSatSolver()(program, SolveOptions(time_limit_s=time_limit_s))
     if outcome.status == "infeasible":
         return replace(
@@ -97,7 +92,7 @@ def plan_freely(
         )
     best = chain
     if outcome.bound is not None:
-        bound = max(chain.bound_ticks or 0, math.ceil(outcome.bound) * grain)
+        bound = max(chain.bound_ticks or 0, math.ceil(outcome.bound))
         best = replace(chain, bound_ticks=bound)
     if outcome.values is not None:
         devices = assignment.decode(instance, outcome.values)

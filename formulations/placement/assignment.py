@@ -7,8 +7,8 @@ a transfer time, an edge to another class, and the classes ``R_u`` that read the
 
 Parameters
 ----------
-:math:`p_{gd}` time of a class on a device, :math:`t_u` transfer (ticks divided by ``grain`` and
-rounded down, so that the optimum times ``grain`` is a bound); :math:`b_g` bytes, :math:`B` limit.
+:math:`p_{gd}` time of a class on a device, :math:`t_u` transfer (ticks); :math:`b_g` bytes,
+:math:`B` limit.
 
 Variables
 ---------
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from ilp_parallel.program import IntArray, Program
 
 
-def build(instance: PlacementInstance, grain: int) -> Program:
-    """The program in units of ``grain`` ticks; the x are its first columns, class by class."""
+def build(instance: PlacementInstance) -> Program:
+    """The program in ticks; the x are its first columns, class by class."""
     builder = ProgramBuilder("placement:assignment")
     x = class_columns(builder, instance)
     one_device(builder, x)
-    loads = load(builder, instance, x, grain)
-    copies(builder, instance, x, loads, grain)
+    loads = load(builder, instance, x)
+    copies(builder, instance, x, loads)
     memory(builder, instance, x)
     order(builder, instance, x)
     return builder.build()
@@ -83,34 +83,34 @@ def one_device(builder: ProgramBuilder, x: IntArray) -> None:
     builder.add_entries(rows[:, None], x, 1)
 
 
-def load(builder: ProgramBuilder, instance: PlacementInstance, x: IntArray, grain: int) -> IntArray:
+def load(builder: ProgramBuilder, instance: PlacementInstance, x: IntArray) -> IntArray:
     """(4) without the copies; returns the rows, [devices]."""
     most = sum(map(max, instance.cpu_ticks, instance.accelerator_ticks))
     most += 2 * sum(instance.transfer_ticks)
-    top = builder.add_columns("T", (), upper=most // grain + 1, cost=1)
+    top = builder.add_columns("T", (), upper=most, cost=1)
     rows = builder.add_rows("load", (x.shape[1],), upper=0)
     builder.add_entries(rows, top, -1)
     for v, colour in enumerate(instance.colours):
         split = instance.accelerators
-        builder.add_entries(rows[:split], x[colour, :split], instance.accelerator_ticks[v] // grain)
-        builder.add_entries(rows[split:], x[colour, split:], instance.cpu_ticks[v] // grain)
+        builder.add_entries(rows[:split], x[colour, :split], instance.accelerator_ticks[v])
+        builder.add_entries(rows[split:], x[colour, split:], instance.cpu_ticks[v])
     return rows
 
 
 def copies(
-    builder: ProgramBuilder, instance: PlacementInstance, x: IntArray, loads: IntArray, grain: int
+    builder: ProgramBuilder, instance: PlacementInstance, x: IntArray, loads: IntArray
 ) -> None:
     """(2), (3) and the copies' part of (4)."""
     readers: dict[int, set[int]] = {}
     for u, v in instance.edges:
-        if instance.colours[u] != instance.colours[v] and instance.transfer_ticks[u] >= grain:
+        if instance.colours[u] != instance.colours[v] and instance.transfer_ticks[u] > 0:
             readers.setdefault(u, set()).add(instance.colours[v])
     links = [(k, u, r) for k, u in enumerate(readers) for r in sorted(readers[u])]
     shape = (len(readers), instance.accelerators)
     taken, given = (builder.add_columns(name, shape) for name in ("i", "o"))
     for k, u in enumerate(readers):
         for column in (taken[k], given[k]):
-            time = instance.transfer_ticks[u] // grain
+            time = instance.transfer_ticks[u]
             builder.add_entries(loads[: instance.accelerators], column, time)
     for name, column, sign in (("copies_in", taken, 1), ("copies_out", given, -1)):
         rows = builder.add_rows(name, (len(links), instance.accelerators), lower=0)
