@@ -116,6 +116,12 @@ class SearchResult:
         return self.certificate.status
 
     @property
+    def confirmed(self) -> bool:
+        """Whether the integer program found the optimum of the dynamic program too."""
+        solved = [fate for fate in self.certificate.fates if isinstance(fate, Solved)]
+        return any(len(fate.by) > 1 for fate in solved if fate.numerator is not None)
+
+    @property
     def fates(self) -> dict[str, int]:
         """Number of configurations by fate; refusals count as ``rule``."""
         counts = {"rule": len(self.certificate.refusals)}

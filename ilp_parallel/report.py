@@ -230,10 +230,11 @@ def proof_text(answer: Answer) -> str:
     lines = [f"configurations: {fates}"]
     dp = answer.seconds(answer.result.dp_ticks)
     if dp is not None:
-        lines.append(
-            f"dynamic program {dp:.6f} s, equal to {answer.options.formulation} on "
-            f"{answer.result.solver} {answer.result.solver_version or ''}".rstrip()
-        )
+        solver = f"{answer.result.solver} {answer.result.solver_version or ''}".rstrip()
+        beside = f"equal to {answer.options.formulation} on {solver}"
+        if not answer.result.confirmed:
+            beside = f"no time for {answer.options.formulation} on {solver} to confirm it"
+        lines.append(f"dynamic program {dp:.6f} s, {beside}")
     floor = answer.seconds(answer.result.rounding_floor_ticks)
     if floor is not None:
         lines.append(f"no plan beats {floor:.6f} s even before times are rounded up to ticks")
